@@ -1,0 +1,107 @@
+"""The nouns of the engine: data only, with a note on who fills what.
+
+Knows nothing of tensors, tokenizers, threads or Triton Inference Server.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+
+class Phase(IntEnum):
+    """What a segment of rows does in a round."""
+
+    PREFILL = 0  # commit of prompt tokens: writes KV and recurrent state
+    PREVIEW = 1  # denoise step over a canvas: reads caches, writes none
+    COMMIT = 2  # forward over final tokens: writes KV and recurrent state
+
+
+class _Text(str, Enum):
+    """String enum whose str() is its value (StrEnum needs Python 3.11)."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Mode(_Text):
+    DIFFUSION = "diffusion"
+    AUTOREGRESSIVE = "autoregressive"
+
+
+class FinishReason(_Text):
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How a token is chosen from logits. temperature 0 is greedy; top_k 0 and top_p 1 are off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DecodingParams:
+    """How a block is decided. ``None`` means the model's own default (resolved by the engine).
+
+    ``denoise_steps`` given: fixed schedule of that many previews per block (``threshold`` is then
+    unused unless given too: positions above it are accepted early). Otherwise ``threshold`` rules.
+    """
+
+    mode: Mode = Mode.DIFFUSION
+    algorithm: str = "low_confidence"
+    block_length: int | None = None
+    denoise_steps: int | None = None
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation. Filled by the caller (CLI or serving), never changed afterwards."""
+
+    uid: int
+    input_ids: tuple[int, ...]
+    max_tokens: int
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    eos_ids: tuple[int, ...] | None = None  # None: the model's own
+    stop_strings: tuple[str, ...] = ()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    decoding: DecodingParams = field(default_factory=DecodingParams)
+    deadline: float | None = None  # time.monotonic() seconds
+
+
+@dataclass
+class ForwardCounts:
+    """Engine rounds in which a request had rows, by what the rows did."""
+
+    prefill: int = 0
+    preview: int = 0
+    commit: int = 0
+    commit_fused: int = 0  # commits that rode along with a preview of the same request
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """One finished block of one request, as the engine hands it out. Filled by the engine.
+
+    ``token_ids`` are already cut: nothing after EOS / max_tokens / the token that completes a stop
+    string; the ending EOS or stop id is included. Exactly one result per request has ``is_final``.
+    """
+
+    request_uid: int
+    block_index: int
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]  # natural log of the confidence, one per token
+    denoise_steps: int
+    num_input_tokens: int
+    is_final: bool = False
+    finish_reason: FinishReason | None = None  # set when final
+    stop_reason: str = ""  # the stop string or the EOS token id that ended the request
+    forwards: ForwardCounts | None = None  # set when final
+    error: str | None = None  # set (final) when the request failed inside the engine

@@ -1,0 +1,19 @@
+"""Model families behind one interface (``base.py``), chosen by ``model_type`` (``registry.py``)."""
+
+from blockdiff.models.base import (
+    NO_MASK_TOKEN,
+    BlockDiffusionModel,
+    ModelCaches,
+    ModelInfo,
+    RoundBatch,
+    Segment,
+)
+
+__all__ = [
+    "NO_MASK_TOKEN",
+    "BlockDiffusionModel",
+    "ModelCaches",
+    "ModelInfo",
+    "RoundBatch",
+    "Segment",
+]

@@ -1,0 +1,183 @@
+"""Text to ids and back, for one checkpoint: tokenizer.json, chat template, control tokens.
+
+Control tokens written inside user text stay text: user text is encoded by a second tokenizer that
+knows none, and only the template's own pieces may become control tokens.
+Knows nothing of requests, streams or Triton Inference Server.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from blockdiff.errors import ConfigError, UnsupportedError
+from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
+from blockdiff.text.template import ChatTemplate, shield, unshield
+
+_CONTROL_SHAPE = re.compile(r"<.*>|\[[A-Z_]+\]|<\|.*\|>", re.DOTALL)
+
+
+class ThinkState(str, Enum):
+    """What the end of a prompt says about the think block of the answer."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    UNKNOWN = "unknown"
+
+
+class Tokenizer:
+    """Tokenizer and chat template of one checkpoint. Immutable after load; safe to share."""
+
+    def __init__(
+        self, definition: Mapping[str, Any], template: str | None, special: SpecialTokens
+    ) -> None:
+        self._full = tokenizers.Tokenizer.from_str(json.dumps(definition))
+        self._control = {
+            str(token["content"]): int(token["id"])
+            for token in definition.get("added_tokens", ())
+            if token.get("special") or _CONTROL_SHAPE.fullmatch(token["content"])
+        }
+        self._control_texts = {token_id: text for text, token_id in self._control.items()}
+        self._hidden_ids = frozenset(
+            int(token["id"]) for token in definition.get("added_tokens", ()) if token.get("special")
+        )
+        self._plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_control(definition)))
+        self._control_pattern = _alternatives(self._control)
+        self._template = ChatTemplate(template) if template is not None else None
+        self._bytes: dict[int, bytes] = {}
+        self.special = special
+        self.is_byte_level = _is_byte_level(definition)
+        self.vocab_size = self._full.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def load(cls, model_dir: str | Path) -> "Tokenizer":
+        """Reads tokenizer.json, the chat template (optional) and the ids in config.json."""
+        folder = Path(model_dir)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file; the checkpoint needs a tokenizer.json")
+        definition = read_json(path)
+        try:
+            vocabulary = tokenizers.Tokenizer.from_str(json.dumps(definition)).get_vocab()
+        except Exception as error:  # the library raises bare Exception
+            raise ConfigError(f"{path}: not a tokenizer ({error}); replace the file") from error
+        return cls(definition, _template_text(folder), find_special_tokens(vocabulary, folder))
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        """Ids of ``text``; control-token spellings become control tokens only if allowed."""
+        if not allow_special:
+            return self._encode_plain(text)
+        ids: list[int] = self._full.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        text: str = self._full.decode(list(ids), skip_special_tokens=skip_special)
+        return text
+
+    def token_bytes(self, token_id: int, skip_special: bool = True) -> bytes:
+        """Bytes that ``token_id`` adds to a text (byte-level vocabularies only)."""
+        if skip_special and token_id in self._hidden_ids:
+            return b""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = _piece_bytes(self._full.id_to_token(token_id) or "")
+            self._bytes[token_id] = known
+        return known
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        enable_thinking: bool | None = None,
+    ) -> list[int]:
+        """Ids of the prompt that asks for the next assistant turn.
+
+        ``enable_thinking`` None leaves the choice to the template.
+        """
+        if self._template is None:
+            raise UnsupportedError("messages: this model has no chat template; use text_input")
+        # Longest first, so that no spelling is shielded only in part.
+        spellings = sorted(self._control, key=len, reverse=True)
+        rendered = self._template.render(
+            shield(messages, spellings), shield(tools, spellings), enable_thinking
+        )
+        ids: list[int] = []
+        for piece in self._control_pattern.split(rendered):
+            if piece in self._control:
+                ids.append(self._control[piece])
+            elif piece:
+                ids += self._encode_plain(unshield(piece))
+        return ids
+
+    def think_state(self, input_ids: Sequence[int]) -> ThinkState:
+        """Whether a prompt ends inside a think block, just after one, or neither."""
+        for token_id in reversed(input_ids):
+            if token_id == self.special.think_start:
+                return ThinkState.OPEN
+            if token_id == self.special.think_end:
+                return ThinkState.CLOSED
+            if self.decode([token_id], skip_special=False).strip():
+                break
+        return ThinkState.UNKNOWN
+
+    def _encode_plain(self, text: str) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        if self._control_texts.keys().isdisjoint(ids):
+            return ids
+        # A vocabulary may hold a control spelling as an ordinary piece: spell that one out.
+        spelled: list[int] = []
+        for token_id in ids:
+            text = self._control_texts.get(token_id, "")
+            letters = [self._plain.encode(c, add_special_tokens=False).ids for c in text]
+            spelled += [i for part in letters for i in part] if text else [token_id]
+        return spelled
+
+    def _without_control(self, definition: Mapping[str, Any]) -> dict[str, Any]:
+        kept = [t for t in definition.get("added_tokens", ()) if t["content"] not in self._control]
+        return {**definition, "added_tokens": kept, "post_processor": None}
+
+
+def _alternatives(texts: Mapping[str, int]) -> re.Pattern[str]:
+    if not texts:
+        return re.compile(r"(?!)")
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("(" + "|".join(re.escape(text) for text in longest_first) + ")")
+
+
+def _template_text(folder: Path) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    inline = read_json(folder / "tokenizer_config.json").get("chat_template")
+    return inline if isinstance(inline, str) else None
+
+
+def _is_byte_level(definition: Mapping[str, Any]) -> bool:
+    decoder = definition.get("decoder") or {}
+    return decoder.get("type") == "ByteLevel"
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte-level BPE alphabet: printable bytes stand for themselves, others are moved up."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(256 + index): byte for index, byte in enumerate(moved)})
+    return alphabet
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def _piece_bytes(piece: str) -> bytes:
+    if all(character in _BYTE_OF for character in piece):
+        return bytes(_BYTE_OF[character] for character in piece)
+    return piece.encode("utf-8")

@@ -1,0 +1,44 @@
+"""Plain torch definition of attention over a slot cache and own rows. Knows nothing of layers."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def visibility(contexts: Tensor, lengths: Tensor, rows: int, cached: int, causal: bool) -> Tensor:
+    """[G, 1, T, cached + T] bool: True where a row may look at a key."""
+    device = contexts.device
+    past = torch.arange(cached, device=device) < contexts.unsqueeze(1)
+    steps = torch.arange(rows, device=device)
+    own = (steps < lengths.unsqueeze(1)).unsqueeze(1).expand(-1, rows, -1)
+    if causal:
+        own = own & (steps <= steps.unsqueeze(1))
+    past = past.unsqueeze(1).expand(-1, rows, -1)
+    return torch.cat((past, own), dim=-1).unsqueeze(1)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache_key: Tensor,
+    cache_value: Tensor,
+    slots: Tensor,
+    visible: Tensor | None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """See the package docstring."""
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if mask is not None:
+        padding = ~mask[:, None, :, None]
+        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+    cached = 0 if visible is None else visible.shape[-1] - key.shape[1]
+    if cached:
+        past_key = cache_key[:, :, :cached].index_select(0, slots)
+        past_value = cache_value[:, :, :cached].index_select(0, slots)
+        k = torch.cat((past_key.to(k.dtype), k), dim=2)
+        v = torch.cat((past_value.to(v.dtype), v), dim=2)
+    mixed = functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return mixed.transpose(1, 2)

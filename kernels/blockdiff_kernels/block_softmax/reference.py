@@ -1,0 +1,54 @@
+"""Plain torch definition of the preview mixer "C". Knows nothing of layers or caches."""
+
+import torch
+from torch import Tensor
+
+from blockdiff_kernels.gated_delta.reference import l2_normalise
+
+
+def block_probabilities(
+    query: Tensor,
+    key: Tensor,
+    state: Tensor,
+    logit_scale: Tensor,
+    history_bias: Tensor,
+    history_c: Tensor,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(p [G, Hv, T, 1 + T] with the history slot first, h [G, Hv, T, dv]); see the package."""
+    compute = state.dtype
+    key_heads, repeats = query.shape[2], state.shape[1] // query.shape[2]
+    both = l2_normalise(torch.cat((query, key), dim=2).to(compute)).transpose(1, 2)
+    q, k = both.split(key_heads, dim=1)
+    q = q.repeat_interleave(repeats, dim=1)
+    k = k.repeat_interleave(repeats, dim=1)
+    history = (q @ state) * query.shape[-1] ** -0.5
+    scale, bias, slope = (
+        x.to(compute).view(-1, 1, 1) for x in (logit_scale, history_bias, history_c)
+    )
+    block_logits = (q @ k.transpose(-1, -2)) * scale
+    if mask is not None:
+        block_logits = block_logits.masked_fill(~mask[:, None, None, :], float("-inf"))
+    length = torch.linalg.vector_norm(history, dim=-1, keepdim=True)
+    logits = torch.cat((torch.addcmul(bias, slope, length), block_logits), dim=-1)
+    return logits.softmax(-1), history
+
+
+def block_softmax(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Tensor,
+    logit_scale: Tensor,
+    history_bias: Tensor,
+    history_c: Tensor,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """See the package docstring."""
+    if mask is not None:
+        padding = ~mask.unsqueeze(-1).unsqueeze(-1)
+        query, key, value = (x.masked_fill(padding, 0) for x in (query, key, value))
+    p, history = block_probabilities(query, key, state, logit_scale, history_bias, history_c, mask)
+    values = value.to(state.dtype).transpose(1, 2)
+    mixed = torch.addcmul(p[..., 1:] @ values, p[..., :1], history)
+    return mixed.transpose(1, 2)

@@ -1,0 +1,32 @@
+"""Depthwise convolution over time with a committed tail, then silu.
+
+causal_conv:   y_t = silu(sum_{j<k} w[:, j] u_{t-k+1+j});  u left of row 0 is the tail
+preview_conv:  y_t = silu(sum_{j<k} w[:, j] u_{t-k+1+j} + sum_{d=1..r} wR[:, d-1] u_{t+d});
+               u right of the block is 0; the tail is read, never shifted
+"""
+
+from torch import Tensor
+
+from blockdiff_kernels.conv import reference
+
+
+def causal_conv(
+    u: Tensor, tail: Tensor, weight: Tensor, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Causal convolution; returns (y [G, T, C], new_tail [G, k-1, C]) in ``u.dtype``.
+
+    u [G, T, C], tail [G, k-1, C] oldest first, weight [C, k] with the last tap on the current row.
+    lengths [G] int64: valid rows per segment (None: all T); padding reaches neither y nor new_tail.
+    """
+    return reference.causal_conv(u, tail, weight, lengths)
+
+
+def preview_conv(
+    u: Tensor, tail: Tensor, weight: Tensor, right_weight: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Convolution of a block that also looks right; returns y [G, T, C] in ``u.dtype``.
+
+    u [G, T, C], tail [G, k-1, C], weight [C, k], right_weight [C, r].
+    mask [G, T] bool: False rows are padding and count as zero (None: no padding).
+    """
+    return reference.preview_conv(u, tail, weight, right_weight, mask)

@@ -1,0 +1,37 @@
+"""Plain torch definitions of the depthwise convolutions. Knows nothing of layers or caches."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def _depthwise(extended: Tensor, weight: Tensor) -> Tensor:
+    """silu of the valid depthwise correlation of extended [G, T + k - 1, C] with weight [C, k]."""
+    channels = weight.shape[0]
+    mixed = functional.conv1d(extended.transpose(1, 2), weight.unsqueeze(1), groups=channels)
+    return functional.silu(mixed).transpose(1, 2)
+
+
+def causal_conv(
+    u: Tensor, tail: Tensor, weight: Tensor, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """See the package docstring."""
+    extended = torch.cat((tail.to(u.dtype), u), dim=1)
+    if lengths is None:
+        new_tail = extended[:, u.shape[1] :]
+    else:
+        steps = torch.arange(tail.shape[1], device=u.device)
+        index = (lengths.unsqueeze(1) + steps).unsqueeze(-1).expand(-1, -1, u.shape[2])
+        new_tail = extended.gather(1, index)
+    return _depthwise(extended, weight), new_tail
+
+
+def preview_conv(
+    u: Tensor, tail: Tensor, weight: Tensor, right_weight: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """See the package docstring."""
+    if mask is not None:
+        u = u.masked_fill(~mask.unsqueeze(-1), 0)
+    right = u.new_zeros(u.shape[0], right_weight.shape[1], u.shape[2])
+    extended = torch.cat((tail.to(u.dtype), u, right), dim=1)
+    return _depthwise(extended, torch.cat((weight, right_weight), dim=1))

@@ -1,0 +1,34 @@
+"""Gated delta rule with a carried state, per value head (key head = value head // repeats).
+
+k = l2norm(key), q = l2norm(query) / sqrt(dk), l2norm(x) = x rsqrt(sum x^2 + 1e-6)
+S <- exp(g_t) S;  S <- S + k_t (beta_t (v_t - S^T k_t))^T;  o_t = S^T q_t
+g = -exp(A_log) softplus(a + dt_bias);  beta = sigmoid(b)
+"""
+
+from torch import Tensor
+
+from blockdiff_kernels.gated_delta import reference
+
+
+def decay_and_beta(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Log decay g and write strength beta, float32, from a, b [..., Hv] and A_log, dt_bias [Hv]."""
+    return reference.decay_and_beta(a, b, a_log, dt_bias)
+
+
+def gated_delta(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    mask: Tensor | None = None,
+    chunk: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """Run T rows per segment from ``state``; returns (o [G, T, Hv, dv], new state) in its dtype.
+
+    query, key [G, T, Hk, dk] before normalisation; value [G, T, Hv, dv]; log_decay, beta
+    [G, T, Hv]; state [G, Hv, dk, dv] float32 (not written in place).
+    mask [G, T] bool: False rows are padding, which change neither outputs nor state (None: none).
+    """
+    return reference.gated_delta(query, key, value, log_decay, beta, state, mask, chunk)

@@ -1,0 +1,89 @@
+"""Plain torch definition of the gated delta rule, chunk by chunk. Knows nothing of layers."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+NORM_EPS = 1e-6
+
+
+def l2_normalise(x: Tensor) -> Tensor:
+    """x * rsqrt(sum x^2 + 1e-6) over the last axis."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NORM_EPS)
+
+
+def decay_and_beta(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    """See the package docstring."""
+    compute = torch.promote_types(a.dtype, torch.float32)
+    rate = functional.softplus(a.to(compute) + dt_bias.to(compute))
+    return -a_log.to(compute).exp() * rate, b.to(compute).sigmoid()
+
+
+def gated_delta(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    mask: Tensor | None = None,
+    chunk: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """See the package docstring."""
+    rows = query.shape[1]
+    repeats = value.shape[2] // query.shape[2]
+    compute = state.dtype
+    inputs = [
+        l2_normalise(query.to(compute)).repeat_interleave(repeats, dim=2) * query.shape[-1] ** -0.5,
+        l2_normalise(key.to(compute)).repeat_interleave(repeats, dim=2),
+        value.to(compute),
+        log_decay.to(compute).unsqueeze(-1),
+        beta.to(compute).unsqueeze(-1),
+    ]
+    if mask is not None:
+        padding = ~mask.unsqueeze(-1).unsqueeze(-1)
+        inputs = [x.masked_fill(padding, 0) for x in inputs]
+    chunk = min(chunk, rows)
+    short = -rows % chunk
+    q, k, v, g, b = (_to_chunks(x, chunk, short) for x in inputs)
+    outputs, state = _scan(q, k, v, g.squeeze(-1), b, state)
+    return outputs.flatten(2, 3)[:, :, :rows].transpose(1, 2), state
+
+
+def _to_chunks(x: Tensor, chunk: int, short: int) -> Tensor:
+    """[G, T, H, D] -> [G, H, chunks, chunk, D], zero rows appended."""
+    x = x.transpose(1, 2)
+    if short:
+        x = functional.pad(x, (0, 0, 0, short))
+    return x.unflatten(2, (-1, chunk))
+
+
+def _scan(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Chunk inputs [G, H, N, C, .], g [G, H, N, C] -> outputs [G, H, N, C, dv] and the state.
+
+    Per chunk, with gamma the running decay and D_ij = gamma_i / gamma_j for j <= i:
+    (I + tril(beta K K^T . D, -1)) [U | W] = beta [V | gamma K];  U <- U - W S
+    O = gamma Q S + (Q K^T . D) U;  S <- gamma_C S + (K gamma_C / gamma)^T U
+    The unit lower triangular solve stays exact where keys repeat, unlike a series for the inverse.
+    """
+    running = g.cumsum(-1)
+    # the upper half would overflow exp() and is never used
+    ratio = (running.unsqueeze(-1) - running.unsqueeze(-2)).tril().exp().tril()
+    gamma = running.exp().unsqueeze(-1)
+    key_gram = (k @ k.transpose(-1, -2)) * ratio * beta
+    solved = torch.linalg.solve_triangular(
+        key_gram, torch.cat((v, gamma * k), dim=-1) * beta, upper=False, unitriangular=True
+    )
+    pseudo_values, weights = solved.split((v.shape[-1], k.shape[-1]), dim=-1)
+    mixing = (q @ k.transpose(-1, -2)) * ratio
+    queries = gamma * q
+    keys = (k * (running[..., -1:] - running).exp().unsqueeze(-1)).transpose(-1, -2)
+    last = gamma[..., -1:, :]
+    outputs = []
+    for i in range(q.shape[2]):
+        updates = pseudo_values[:, :, i] - weights[:, :, i] @ state
+        outputs.append(queries[:, :, i] @ state + mixing[:, :, i] @ updates)
+        state = last[:, :, i] * state + keys[:, :, i] @ updates
+    return torch.stack(outputs, dim=2), state

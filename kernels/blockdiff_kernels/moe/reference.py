@@ -1,0 +1,38 @@
+"""Plain torch definitions of routing and of sparse experts. Knows nothing of layers."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """See the package docstring. Softmax of the chosen logits is the renormalised softmax."""
+    compute = torch.promote_types(logits.dtype, torch.float32)
+    chosen, ids = logits.to(compute).topk(top_k, dim=-1)
+    return chosen.softmax(-1), ids
+
+
+def dense_experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Every row through every expert, unchosen ones weighted by zero: two matrix products."""
+    experts, inner, hidden = down.shape
+    spread = weights.new_zeros(x.shape[0], experts).scatter(1, ids, weights).to(x.dtype)
+    gate, up = functional.linear(x, gate_up.view(-1, hidden)).view(-1, experts, 2, inner).unbind(2)
+    act = functional.silu(gate) * up * spread.unsqueeze(-1)
+    return act.view(-1, experts * inner) @ down.view(-1, hidden)
+
+
+def grouped_experts(
+    x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor
+) -> Tensor:
+    """Rows sorted by expert, one matrix product per expert that has rows."""
+    experts, top_k = down.shape[0], ids.shape[1]
+    order = ids.flatten().argsort(stable=True)
+    counts = torch.bincount(ids.flatten(), minlength=experts).tolist()
+    rows = order // top_k
+    parts = []
+    for expert, part in enumerate(x.index_select(0, rows).split(counts)):
+        if part.shape[0]:
+            gate, up = functional.linear(part, gate_up[expert]).chunk(2, dim=-1)
+            parts.append((functional.silu(gate) * up) @ down[expert])
+    scaled = torch.cat(parts) * weights.flatten().index_select(0, order).unsqueeze(-1).to(x.dtype)
+    return torch.zeros_like(x).index_add(0, rows, scaled)

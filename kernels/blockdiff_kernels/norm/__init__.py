@@ -1,0 +1,25 @@
+"""RMS norms.
+
+rms_norm:        y = x * rsqrt(mean(x^2) + eps) * (1 + w)          (zero-centred weight)
+gated_rms_norm:  y = x * rsqrt(mean(x^2) + eps) * w * silu(gate)   (weight not zero-centred)
+"""
+
+from torch import Tensor
+
+from blockdiff_kernels.norm import reference
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Zero-centred RMS norm over the last axis, in float32, cast back to ``x.dtype``.
+
+    x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
+    """
+    return reference.rms_norm(x, weight, eps)
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Gated RMS norm over the last axis, in float32, cast to ``gate.dtype``.
+
+    x [..., D] (often float32), gate [..., D], weight [D].
+    """
+    return reference.gated_rms_norm(x, gate, weight, eps)

@@ -1,4 +1,4 @@
-"""Output head: l = W h;  token = argmax l;  confidence = softmax(l)[token] = 1 / sum exp(l - max l).
+"""Output head: l = W h;  token = argmax l;  confidence = softmax(l)[token] = 1 / sum exp(l - l*).
 
 ``best_tokens`` walks the vocabulary in tiles with a running maximum and sum, so that no
 [rows, vocabulary] float32 matrix is ever built.

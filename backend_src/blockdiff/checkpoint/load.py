@@ -1,0 +1,90 @@
+"""From a checkpoint folder to a model: check every tensor, then read each one once.
+
+Knows files and names; the maths is the model's.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
+from blockdiff.config import load_config
+from blockdiff.errors import ConfigError
+from blockdiff.models.hybrid import HybridModel
+from blockdiff.models.registry import build_model
+from blockdiff.models.weights import FLOAT32_SUFFIXES, Shapes, expected_shapes
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+STORED_DTYPES = ("F32", "BF16", "F16")
+Progress = Callable[[int, int], None]
+
+
+def load_model(
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    progress: Progress | None = None,
+) -> HybridModel:
+    """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
+
+    ``progress`` is called with (tensors read, tensors in all). Everything wrong with the files is
+    reported in one ConfigError.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {sorted(DTYPES)}")
+    folder = Path(path)
+    target = _device(device)
+    config = load_config(folder)
+    files = open_checkpoint(folder)
+    has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
+    shapes = expected_shapes(config, has_fused_experts)
+    spare = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
+    for note in files.notes:
+        log.info("checkpoint %s: %s", folder, note)
+    done = 0
+
+    def fetch(name: str) -> Tensor:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, len(shapes))
+        kind = torch.float32 if name.endswith(FLOAT32_SUFFIXES) else DTYPES[dtype]
+        return files.tensors[name].read().to(device=target, dtype=kind)
+
+    return build_model(config, fetch, has_fused_experts)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        target = torch.device(device)
+    except (RuntimeError, ValueError):
+        raise ConfigError(f"device is {device!r}; it must be cpu or cuda") from None
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {device!r}, but no CUDA device is available; use cpu")
+    return target
+
+
+def _compare(files: CheckpointFiles, shapes: Shapes, spare: set[str]) -> list[str]:
+    """What is missing, unexpected, misshapen or of a dtype that cannot be computed with."""
+    problems = []
+    if not files.problems:
+        problems += [f"{name} is missing" for name in shapes if name not in files.tensors]
+    for name, stored in files.tensors.items():
+        if name not in shapes:
+            if name not in spare:
+                problems.append(f"{stored.stored_name} is unexpected")
+        elif stored.shape != shapes[name]:
+            problems.append(
+                f"{stored.stored_name} has shape {list(stored.shape)}, must be {list(shapes[name])}"
+            )
+        elif stored.dtype not in STORED_DTYPES:
+            problems.append(
+                f"{stored.stored_name} has dtype {stored.dtype}, must be one of {STORED_DTYPES}"
+            )
+    return problems

@@ -1,0 +1,106 @@
+"""Typed access to the keys of a configuration mapping, with errors that name key, value and range.
+
+Knows which keys would change the maths of the trunk; knows nothing of what the others are used for.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blockdiff.errors import ConfigError
+
+# keys this trunk has only one value for; any other value would be computed wrongly in silence
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False, None),
+    "attn_output_gate": (True, None),
+    "hidden_act": ("silu", "swish", None),
+    "num_shared_experts": (1, None),
+    "norm_topk_prob": (True, None),
+    "mlp_only_layers": ([], None),
+    "decoder_sparse_step": (1, None),
+    "sliding_window": (None,),
+    "use_sliding_window": (False, None),
+    "quantization_config": (None,),
+    "first_k_dense_replace": (0, None),
+    "n_group": (1, 0, None),
+    "topk_group": (1, 0, None),
+    "routed_scaling_factor": (1, 1.0, None),
+    "score_function": ("softmax", None),
+    "scoring_func": ("softmax", None),
+    "moe_router_enable_expert_bias": (False, None),
+    "expert_capacity": (0, None),
+    "expert_coreset": (0, False, None),
+    "final_logit_softcapping": (None,),
+    "attn_logit_softcapping": (None,),
+    "shift_logits": (False, None),
+    "use_qkv_bias": (False, None),
+    "use_bias": (False, None),
+    "logit_scale": (1, 1.0, None),
+}
+
+
+class Keys:
+    """A mapping whose values are checked on reading. ``prefix`` goes before the key in errors."""
+
+    def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.values = values
+        self.prefix = prefix
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    def error(self, key: str, allowed: str) -> ConfigError:
+        """An error to raise: the key with its value, and what would be allowed."""
+        place = self.prefix if ": " in self.prefix else f"config.json: {self.prefix}"
+        if key not in self.values:
+            return ConfigError(f"{place}{key} is missing; it must be {allowed}")
+        return ConfigError(f"{place}{key} is {self.values[key]!r}; it must be {allowed}")
+
+    def integer(
+        self, key: str, default: int | None = None, low: int = 1, high: int = 2**31 - 1
+    ) -> int:
+        """An integer in [low, high]; ``default`` stands in for an absent or null key."""
+        value = self.get(key)
+        value = default if value is None else value
+        if type(value) is not int or not low <= value <= high:
+            raise self.error(key, f"an integer from {low} to {high}")
+        return value
+
+    def number(self, key: str, default: float, low: float, high: float) -> float:
+        """A finite number in (low, high] (low itself is not allowed)."""
+        value = self.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(key, f"a number above {low} up to {high}")
+        if not math.isfinite(value) or not low < value <= high:
+            raise self.error(key, f"a number above {low} up to {high}")
+        return float(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self.get(key)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
+        value = self.get(key)
+        value = default if value is None else value
+        if value not in allowed:
+            raise self.error(key, f"one of {list(allowed)}")
+        return str(value)
+
+    def multiple(self, key: str, of: str) -> int:
+        """A positive integer that is a multiple of another key's."""
+        value, unit = self.integer(key), self.integer(of)
+        if value % unit:
+            raise self.error(key, f"a multiple of {of} ({unit})")
+        return value
+
+
+def check_maths_keys(keys: Keys) -> None:
+    """Refuse values of known keys that would need a computation this trunk does not have."""
+    for key, allowed in _ONLY.items():
+        value = keys.get(key)
+        if not any(type(value) is type(a) and value == a for a in allowed):
+            raise keys.error(key, f"absent or one of {[a for a in allowed if a is not None]}")

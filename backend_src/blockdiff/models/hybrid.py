@@ -1,0 +1,151 @@
+"""The hybrid trunk: Gated DeltaNet and gated attention layers, each followed by sparse experts.
+
+A family adds only its preview mixer. Knows nothing of files, requests or sampling.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from blockdiff.cache import SlotCaches
+from blockdiff.config import LINEAR, ModelConfig
+from blockdiff.models.base import NO_MASK_TOKEN, ModelInfo, RoundBatch
+from blockdiff.models.layers.attention import GatedAttention
+from blockdiff.models.layers.gated_delta import GatedDeltaMixer
+from blockdiff.models.layers.layout import RoundLayout, build_layout
+from blockdiff.models.layers.sparse_moe import SparseMoe
+from blockdiff.models.layers.trace import Trace
+from blockdiff.models.weights import Fetch, attention_weights, delta_weights, moe_weights
+from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.norm import rms_norm
+
+
+@dataclass
+class Layer:
+    """One layer; exactly one of the two mixers is set."""
+
+    input_norm: Tensor  # [H] zero-centred
+    delta: GatedDeltaMixer | None
+    attention: GatedAttention | None
+    mixer_norm: Tensor  # [H] zero-centred, before the experts
+    moe: SparseMoe
+
+
+class HybridModel:
+    """A loaded checkpoint of the trunk with formulation A previews."""
+
+    formulation = "A"
+
+    def __init__(self, config: ModelConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+        self.config = config
+        self.info = _info(config)
+        self.embedding = fetch("embed_tokens.weight")
+        self.final_norm = fetch("norm.weight")
+        self.output = self.embedding if config.tie_word_embeddings else fetch("lm_head.weight")
+        self.device = self.embedding.device
+        self.dtype = self.embedding.dtype
+        seen: dict[str, int] = {}
+        self.layers: list[Layer] = []
+        for layer, kind in enumerate(config.layer_types):
+            index = seen.get(kind, 0)
+            seen[kind] = index + 1
+            self.layers.append(self._layer(fetch, layer, index, has_fused_experts))
+
+    def _layer(self, fetch: Fetch, layer: int, index: int, has_fused_experts: bool) -> Layer:
+        config = self.config
+        is_delta = config.layer_types[layer] == LINEAR
+        attention = None
+        if not is_delta:
+            attention = GatedAttention(config, attention_weights(fetch, layer, config), index)
+        moe = moe_weights(fetch, layer, config, has_fused_experts)
+        return Layer(
+            input_norm=fetch(f"layers.{layer}.input_layernorm.weight"),
+            delta=self.make_mixer(fetch, layer, index) if is_delta else None,
+            attention=attention,
+            mixer_norm=fetch(f"layers.{layer}.post_attention_layernorm.weight"),
+            moe=SparseMoe(moe, config.num_experts, config.num_experts_per_tok),
+        )
+
+    def make_mixer(self, fetch: Fetch, layer: int, index: int) -> GatedDeltaMixer:
+        """The delta mixer of ``layer``, the ``index``-th of its kind."""
+        return GatedDeltaMixer(self.config, delta_weights(fetch, layer), layer, index)
+
+    def new_caches(self, num_slots: int, max_context: int) -> SlotCaches:
+        """Preallocated caches; see ``models.base``."""
+        return SlotCaches(self.config, num_slots, max_context, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def hidden(self, batch: RoundBatch, caches: SlotCaches, trace: Trace | None = None) -> Tensor:
+        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        layout = build_layout(batch, self.config.rotary_dim, self.config.rope_theta)
+        _note_lengths(layout, caches)
+        x = functional.embedding(batch.token_ids, self.embedding)
+        for number, layer in enumerate(self.layers):
+            x = self._run(layer, number, x, layout, caches, trace)
+        rows = x.index_select(0, batch.logit_rows)
+        return rms_norm(rows, self.final_norm, self.config.rms_norm_eps)
+
+    def _run(
+        self,
+        layer: Layer,
+        number: int,
+        x: Tensor,
+        layout: RoundLayout,
+        caches: SlotCaches,
+        trace: Trace | None,
+    ) -> Tensor:
+        eps = self.config.rms_norm_eps
+        mixer_input = rms_norm(x, layer.input_norm, eps)
+        if layer.delta is not None:
+            mixed = layer.delta(mixer_input, layout, caches, trace)
+        else:
+            assert layer.attention is not None
+            mixed = layer.attention(mixer_input, layout, caches)
+        x = x + mixed
+        x = x + layer.moe(rms_norm(x, layer.mixer_norm, eps))
+        if trace is not None:
+            trace.record("mixer_input", number, mixer_input)
+            trace.record("mixer_output", number, mixed)
+            trace.record("layer_outputs", number, x)
+        return x
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [L, V] float32."""
+        return logits(hidden, self.output)
+
+    @torch.inference_mode()
+    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
+        return best_tokens(hidden, self.output, excluded)
+
+    def forward(self, batch: RoundBatch, caches: SlotCaches) -> Tensor:
+        """Logits [L, V] float32 of ``batch.logit_rows``."""
+        return self.head(self.hidden(batch, caches))
+
+
+def _note_lengths(layout: RoundLayout, caches: SlotCaches) -> None:
+    """Set the lengths that hold after this round; ``reset`` relies on them even if it fails."""
+    for group in layout.groups:
+        if group.is_writing:
+            rows = group.width if group.lengths is None else group.lengths
+            lengths = group.contexts + rows
+            assert int(lengths.max()) <= caches.max_context, "a commit runs past the cache"
+            caches.lengths.index_copy_(0, group.slots, lengths)
+
+
+def _info(config: ModelConfig) -> ModelInfo:
+    mask = NO_MASK_TOKEN if config.mask_token_id is None else config.mask_token_id
+    return ModelInfo(
+        model_type=config.model_type,
+        vocab_size=config.vocab_size,
+        block_length=config.block_size,
+        mask_token_id=mask,
+        eos_token_ids=config.eos_token_ids,
+        max_context=config.max_position_embeddings,
+        default_threshold=config.default_threshold,
+        block_anchor=config.block_anchor,
+    )

@@ -1,0 +1,82 @@
+"""Gated full attention: per-head norm, partial rotary, grouped-query attention, output gate.
+
+Knows its slice of the key-value store; knows nothing of norms around it or of checkpoints.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from blockdiff.cache import SlotCaches
+from blockdiff.config import ModelConfig
+from blockdiff.models.layers.layout import RoundLayout
+from blockdiff_kernels.attention import attention
+from blockdiff_kernels.norm import rms_norm
+from blockdiff_kernels.rope import apply_rope
+
+
+@dataclass
+class AttentionWeights:
+    """One layer's tensors, fused at load."""
+
+    in_proj: Tensor  # [(2 Hq + 2 Hkv) D, H]: q | k | v | gate, heads in order
+    head_norm: Tensor  # [Hq + Hkv, D] zero-centred: the query norm, then the key norm
+    out_proj: Tensor  # [H, Hq D]
+
+
+class GatedAttention:
+    """Commits attend causally and write keys and values; previews see their whole block."""
+
+    def __init__(self, config: ModelConfig, weights: AttentionWeights, index: int) -> None:
+        self.weights = weights
+        self.index = index  # among the attention layers, which is the caches' order
+        self.eps = config.rms_norm_eps
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.dim = config.head_dim
+
+    def __call__(self, x: Tensor, layout: RoundLayout, caches: SlotCaches) -> Tensor:
+        """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
+        projected = functional.linear(x, self.weights.in_proj).unflatten(-1, (-1, self.dim))
+        sizes = (self.heads + self.kv_heads, self.kv_heads, self.heads)
+        turned, value, gate = projected.split(sizes, dim=1)
+        turned = rms_norm(turned, self.weights.head_norm, self.eps)
+        turned = apply_rope(turned, layout.cos, layout.sin)
+        keys, values = caches.keys[self.index], caches.values[self.index]
+        self._write(turned[:, self.heads :], value, layout, keys, values)
+        mixed = []
+        for group in layout.groups:
+            query, key = group.pad(turned).split((self.heads, self.kv_heads), dim=2)
+            mixed.append(
+                attention(
+                    query,
+                    key,
+                    group.pad(value),
+                    keys,
+                    values,
+                    group.slots,
+                    group.visible,
+                    group.mask,
+                )
+            )
+        y = layout.flatten(mixed) * gate.sigmoid()
+        return functional.linear(y.flatten(1), self.weights.out_proj)
+
+    @staticmethod
+    def _write(
+        key: Tensor, value: Tensor, layout: RoundLayout, keys: Tensor, values: Tensor
+    ) -> None:
+        """Store rows [R, Hkv, D] of writing segments at (slot, position)."""
+        if layout.written_rows.numel() == 0:
+            return
+        place = (layout.written_slots, slice(None), layout.written_positions)
+        keys[place] = key.index_select(0, layout.written_rows)
+        values[place] = value.index_select(0, layout.written_rows)
+
+
+def merge_attention(q_gate: Tensor, k: Tensor, v: Tensor, head_dim: int) -> Tensor:
+    """Checkpoint projections (q_proj rows per head: q, then gate) -> the fused order."""
+    per_head = q_gate.unflatten(0, (-1, 2, head_dim))
+    return torch.cat((per_head[:, 0].flatten(0, 1), k, v, per_head[:, 1].flatten(0, 1)))

@@ -1,0 +1,153 @@
+"""Gated DeltaNet token mixer: causal scan for commits, and two ways to preview a block.
+
+Knows the fused projection and its slot's state; knows nothing of norms around it or of checkpoints.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from blockdiff.cache import SlotCaches
+from blockdiff.config import ModelConfig
+from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
+from blockdiff.models.layers.trace import Trace
+from blockdiff_kernels.block_softmax import block_softmax
+from blockdiff_kernels.block_softmax.reference import block_probabilities
+from blockdiff_kernels.conv import causal_conv, preview_conv
+from blockdiff_kernels.gated_delta import decay_and_beta, gated_delta
+from blockdiff_kernels.norm import gated_rms_norm
+
+
+@dataclass
+class GatedDeltaWeights:
+    """One layer's tensors. Vectors and the gated norm stay float32 in every model dtype."""
+
+    in_proj: Tensor  # [C + Hv dv + 2 Hv, H]: qkv | z | b | a
+    conv: Tensor  # [C, k]
+    a_log: Tensor  # [Hv]
+    dt_bias: Tensor  # [Hv]
+    norm: Tensor  # [dv]
+    out_proj: Tensor  # [H, Hv dv]
+
+
+@dataclass
+class BlockSoftmaxWeights:
+    """The four preview tensors of formulation C."""
+
+    conv_right: Tensor  # [C, k - 1]
+    logit_scale: Tensor  # [Hv]
+    history_bias: Tensor  # [Hv]
+    history_c: Tensor  # [Hv]
+
+
+class GatedDeltaMixer:
+    """Formulation A: a preview is the causal scan of the block that writes nothing back."""
+
+    def __init__(
+        self, config: ModelConfig, weights: GatedDeltaWeights, layer: int, index: int
+    ) -> None:
+        self.weights = weights
+        self.layer = layer  # in the model
+        self.index = index  # among the delta layers, which is the caches' order
+        self.eps = config.rms_norm_eps
+        self.key_heads = config.linear_num_key_heads
+        self.value_heads = config.linear_num_value_heads
+        self.key_dim = config.linear_key_head_dim
+        self.value_dim = config.linear_value_head_dim
+        inner = self.value_heads * self.value_dim
+        self.split = (config.conv_channels, inner, self.value_heads, self.value_heads)
+
+    def __call__(
+        self, x: Tensor, layout: RoundLayout, caches: SlotCaches, trace: Trace | None
+    ) -> Tensor:
+        """x [R, H] -> [R, H]. Writing groups update ``caches`` in place before previews run."""
+        projected = functional.linear(x, self.weights.in_proj)
+        _, z, _, _ = projected.split(self.split, dim=-1)
+        mixed = []
+        for group in layout.groups:
+            rows = group.pad(projected)
+            if group.is_writing:
+                mixed.append(self._commit(rows, group, caches))
+            else:
+                mixed.append(self.preview(rows, group, caches, trace))
+        y = layout.flatten(mixed)
+        gate = z.view(-1, self.value_heads, self.value_dim)
+        y = gated_rms_norm(y, gate, self.weights.norm, self.eps)
+        return functional.linear(y.flatten(1), self.weights.out_proj)
+
+    def preview(
+        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
+    ) -> Tensor:
+        """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
+        return self._scan(rows, group, caches)[0]
+
+    def _commit(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches) -> Tensor:
+        mixed, state, tail = self._scan(rows, group, caches)
+        caches.states[self.index].index_copy_(0, group.slots, state)
+        caches.tails[self.index].index_copy_(0, group.slots, tail.to(caches.tails.dtype))
+        return mixed
+
+    def _scan(
+        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        u, _, b, a = rows.split(self.split, dim=-1)
+        state, tail = self.read(group, caches)
+        convolved, tail = causal_conv(u, tail, self.weights.conv, group.lengths)
+        log_decay, beta = decay_and_beta(a, b, self.weights.a_log, self.weights.dt_bias)
+        q, k, v = self.heads(convolved)
+        mixed, state = gated_delta(q, k, v, log_decay, beta, state, group.mask)
+        return mixed, state, tail
+
+    def read(self, group: SegmentGroup, caches: SlotCaches) -> tuple[Tensor, Tensor]:
+        """Copies of the group's states [G, Hv, dk, dv] and tails [G, k - 1, C]."""
+        state = caches.states[self.index].index_select(0, group.slots)
+        return state, caches.tails[self.index].index_select(0, group.slots)
+
+    def heads(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[G, T, C] -> q, k [G, T, Hk, dk] and v [G, T, Hv, dv]."""
+        keys = self.key_heads * self.key_dim
+        q, k, v = convolved.split((keys, keys, self.split[1]), dim=-1)
+        key_shape = (self.key_heads, self.key_dim)
+        return (
+            q.unflatten(-1, key_shape),
+            k.unflatten(-1, key_shape),
+            v.unflatten(-1, (self.value_heads, self.value_dim)),
+        )
+
+
+class BlockSoftmaxMixer(GatedDeltaMixer):
+    """Formulation C: right convolution taps and a softmax over the block and a history slot."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: GatedDeltaWeights,
+        preview_weights: BlockSoftmaxWeights,
+        layer: int,
+        index: int,
+    ) -> None:
+        super().__init__(config, weights, layer, index)
+        self.preview_weights = preview_weights
+
+    def preview(
+        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
+    ) -> Tensor:
+        """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
+        own = self.preview_weights
+        state, tail = self.read(group, caches)
+        u = rows[..., : self.split[0]]
+        convolved = preview_conv(u, tail, self.weights.conv, own.conv_right, group.mask)
+        q, k, v = self.heads(convolved)
+        vectors = (own.logit_scale, own.history_bias, own.history_c)
+        if trace is not None:
+            probabilities, _ = block_probabilities(q, k, state, *vectors, group.mask)
+            # [G, T, Hv, 1 + T]
+            trace.record("mixer_probabilities", self.layer, probabilities.transpose(1, 2))
+        return block_softmax(q, k, v, state, *vectors, group.mask)
+
+
+def merge_projections(qkv: Tensor, z: Tensor, b: Tensor, a: Tensor) -> Tensor:
+    """The fused input projection in the order the mixer splits it."""
+    return torch.cat((qkv, z, b, a))

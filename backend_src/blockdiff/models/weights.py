@@ -1,0 +1,163 @@
+"""Names and shapes of a hybrid checkpoint's tensors, and their assembly into layer weights.
+
+Names are without the ``model.`` / ``model.language_model.`` prefix. Knows nothing of files.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from blockdiff.config import LINEAR, ModelConfig
+from blockdiff.models.layers.attention import AttentionWeights, merge_attention
+from blockdiff.models.layers.gated_delta import (
+    BlockSoftmaxWeights,
+    GatedDeltaWeights,
+    merge_projections,
+)
+from blockdiff.models.layers.sparse_moe import MoeWeights, shared_as_experts
+
+Shapes = dict[str, tuple[int, ...]]
+Fetch = Callable[[str], Tensor]
+
+# small vectors that lose accuracy in bfloat16 and cost nothing in float32
+FLOAT32_SUFFIXES = (
+    "linear_attn.A_log",
+    "linear_attn.dt_bias",
+    "linear_attn.norm.weight",
+    "linear_attn.bd_softmax_logit_scale",
+    "linear_attn.bd_softmax_history_bias",
+    "linear_attn.bd_softmax_history_c",
+)
+
+
+def expected_shapes(config: ModelConfig, has_fused_experts: bool) -> Shapes:
+    """Every tensor a checkpoint of this config must hold."""
+    hidden, vocab = config.hidden_size, config.vocab_size
+    shapes: Shapes = {"embed_tokens.weight": (vocab, hidden), "norm.weight": (hidden,)}
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (vocab, hidden)
+    for layer, kind in enumerate(config.layer_types):
+        own = _delta_shapes(config) if kind == LINEAR else _attention_shapes(config)
+        own |= _moe_shapes(config, has_fused_experts)
+        own |= {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in own.items()}
+    return shapes
+
+
+def _delta_shapes(config: ModelConfig) -> Shapes:
+    hidden, channels = config.hidden_size, config.conv_channels
+    heads, kernel = config.linear_num_value_heads, config.linear_conv_kernel_dim
+    inner = heads * config.linear_value_head_dim
+    shapes: Shapes = {
+        "in_proj_qkv.weight": (channels, hidden),
+        "in_proj_z.weight": (inner, hidden),
+        "in_proj_b.weight": (heads, hidden),
+        "in_proj_a.weight": (heads, hidden),
+        "conv1d.weight": (channels, 1, kernel),
+        "A_log": (heads,),
+        "dt_bias": (heads,),
+        "norm.weight": (config.linear_value_head_dim,),
+        "out_proj.weight": (hidden, inner),
+    }
+    if config.model_type == "clover_moe":
+        shapes["conv_right_weight"] = (channels, kernel - 1)
+        for name in ("logit_scale", "history_bias", "history_c"):
+            shapes[f"bd_softmax_{name}"] = (heads,)
+    return {f"linear_attn.{name}": shape for name, shape in shapes.items()}
+
+
+def _attention_shapes(config: ModelConfig) -> Shapes:
+    hidden, dim = config.hidden_size, config.head_dim
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    return {
+        "self_attn.q_proj.weight": (2 * heads * dim, hidden),
+        "self_attn.k_proj.weight": (kv_heads * dim, hidden),
+        "self_attn.v_proj.weight": (kv_heads * dim, hidden),
+        "self_attn.o_proj.weight": (hidden, heads * dim),
+        "self_attn.q_norm.weight": (dim,),
+        "self_attn.k_norm.weight": (dim,),
+    }
+
+
+def _moe_shapes(config: ModelConfig, has_fused_experts: bool) -> Shapes:
+    hidden, experts = config.hidden_size, config.num_experts
+    inner, shared = config.moe_intermediate_size, config.shared_expert_intermediate_size
+    shapes: Shapes = {
+        "mlp.gate.weight": (experts, hidden),
+        "mlp.shared_expert_gate.weight": (1, hidden),
+        "mlp.shared_expert.gate_proj.weight": (shared, hidden),
+        "mlp.shared_expert.up_proj.weight": (shared, hidden),
+        "mlp.shared_expert.down_proj.weight": (hidden, shared),
+    }
+    if has_fused_experts:
+        shapes["mlp.experts.gate_up_proj"] = (experts, 2 * inner, hidden)
+        shapes["mlp.experts.down_proj"] = (experts, hidden, inner)
+        return shapes
+    for expert in range(experts):
+        shapes[f"mlp.experts.{expert}.gate_proj.weight"] = (inner, hidden)
+        shapes[f"mlp.experts.{expert}.up_proj.weight"] = (inner, hidden)
+        shapes[f"mlp.experts.{expert}.down_proj.weight"] = (hidden, inner)
+    return shapes
+
+
+def delta_weights(fetch: Fetch, layer: int) -> GatedDeltaWeights:
+    """Gated DeltaNet tensors of one layer; ``fetch`` takes names as ``expected_shapes`` has them."""
+    own = f"layers.{layer}.linear_attn."
+    return GatedDeltaWeights(
+        in_proj=merge_projections(
+            *(fetch(f"{own}in_proj_{x}.weight") for x in ("qkv", "z", "b", "a"))
+        ),
+        conv=fetch(own + "conv1d.weight").squeeze(1),
+        a_log=fetch(own + "A_log"),
+        dt_bias=fetch(own + "dt_bias"),
+        norm=fetch(own + "norm.weight"),
+        out_proj=fetch(own + "out_proj.weight"),
+    )
+
+
+def preview_weights(fetch: Fetch, layer: int) -> BlockSoftmaxWeights:
+    """The four preview tensors of one layer."""
+    own = f"layers.{layer}.linear_attn."
+    return BlockSoftmaxWeights(
+        conv_right=fetch(own + "conv_right_weight"),
+        logit_scale=fetch(own + "bd_softmax_logit_scale"),
+        history_bias=fetch(own + "bd_softmax_history_bias"),
+        history_c=fetch(own + "bd_softmax_history_c"),
+    )
+
+
+def attention_weights(fetch: Fetch, layer: int, config: ModelConfig) -> AttentionWeights:
+    """Full-attention tensors of one layer."""
+    own = f"layers.{layer}.self_attn."
+    q, k, v = (fetch(f"{own}{x}_proj.weight") for x in "qkv")
+    query_norm = fetch(own + "q_norm.weight").expand(config.num_attention_heads, -1)
+    key_norm = fetch(own + "k_norm.weight").expand(config.num_key_value_heads, -1)
+    return AttentionWeights(
+        in_proj=merge_attention(q, k, v, config.head_dim),
+        head_norm=torch.cat((query_norm, key_norm)),
+        out_proj=fetch(own + "o_proj.weight"),
+    )
+
+
+def moe_weights(
+    fetch: Fetch, layer: int, config: ModelConfig, has_fused_experts: bool
+) -> MoeWeights:
+    """Router, experts and shared expert of one layer."""
+    own = f"layers.{layer}.mlp."
+    if has_fused_experts:
+        gate_up = fetch(own + "experts.gate_up_proj")
+        down = fetch(own + "experts.down_proj").transpose(1, 2)
+    else:
+        experts = [f"{own}experts.{e}." for e in range(config.num_experts)]
+        gate_up = torch.stack(
+            [torch.cat([fetch(f"{e}{x}_proj.weight") for x in ("gate", "up")]) for e in experts]
+        )
+        down = torch.stack([fetch(e + "down_proj.weight").t() for e in experts])
+    shared = (fetch(f"{own}shared_expert.{x}_proj.weight") for x in ("gate", "up", "down"))
+    shared_gate_up, shared_down = shared_as_experts(*shared, inner=config.moe_intermediate_size)
+    return MoeWeights(
+        router=torch.cat((fetch(own + "gate.weight"), fetch(own + "shared_expert_gate.weight"))),
+        gate_up=torch.cat((gate_up, shared_gate_up)),
+        down=torch.cat((down, shared_down)),
+    )

@@ -1,0 +1,76 @@
+"""Choosing one token per row of logits: greedy or temperature / top-k / top-p with a seed.
+
+Confidence is the probability the model itself gives the chosen token (softmax at temperature 1
+over the whole vocabulary), whatever the sampling filters are.
+Knows nothing of blocks, acceptance or caches.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockdiff.decoding.noise import gumbel_noise, noise_keys
+
+__all__ = ["RowSampling", "choose_tokens", "noise_keys"]
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class RowSampling:
+    """How to choose for the L rows of a round. Filled by the engine, one device tensor each."""
+
+    banned_rows: Tensor
+    """[K] int64, with ``banned_ids``: pairs that must not be chosen."""
+    banned_ids: Tensor
+    """[K] int64"""
+    sampled_rows: Tensor
+    """[N] int64, rows with a temperature; all others are greedy."""
+    temperature: Tensor
+    """[N] float32, above 0"""
+    top_k: Tensor
+    """[N] int64, 0 is off"""
+    top_p: Tensor
+    """[N] float32, 1 is off"""
+    keys: Tensor
+    """[N, 2] int64 from :func:`noise_keys`"""
+    has_filters: bool
+    """Whether any row uses top-k or top-p."""
+
+
+def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor]:
+    """Token ids [L] int64 and log confidences [L] float32 for ``logits`` [L, V] float32.
+
+    ``logits`` is overwritten at the banned pairs.
+    """
+    log_total = torch.logsumexp(logits, dim=1)
+    if sampling.banned_rows.numel():
+        logits[sampling.banned_rows, sampling.banned_ids] = _NEVER
+    best, tokens = logits.max(dim=1)
+    if sampling.sampled_rows.numel():
+        tokens[sampling.sampled_rows] = _sample(logits[sampling.sampled_rows], sampling)
+        best = logits.gather(1, tokens[:, None])[:, 0]
+    return tokens, best - log_total
+
+
+def _sample(logits: Tensor, sampling: RowSampling) -> Tensor:
+    """Gumbel-max draw [N] from ``logits`` [N, V]."""
+    scores = logits / sampling.temperature[:, None]
+    if sampling.has_filters:
+        scores = _filter(scores, sampling.top_k, sampling.top_p)
+    return (scores + gumbel_noise(sampling.keys, scores.shape[1])).argmax(dim=1)
+
+
+def _filter(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Keep the ``top_k`` best and, of these, the smallest set that reaches ``top_p``."""
+    ordered, order = torch.sort(scores, dim=1, descending=True, stable=True)
+    places = torch.arange(scores.shape[1], device=scores.device)
+    limit = torch.where(top_k > 0, top_k, scores.shape[1])
+    ordered = torch.where(places[None, :] < limit[:, None], ordered, _NEVER)
+    probabilities = torch.softmax(ordered, dim=1)
+    before = probabilities.cumsum(dim=1) - probabilities
+    # The first token always stays, so a tiny top_p is greedy rather than empty.
+    is_dropped = (before >= top_p[:, None]) & (places[None, :] > 0) & (top_p[:, None] < 1)
+    ordered = torch.where(is_dropped, _NEVER, ordered)
+    return torch.empty_like(scores).scatter_(1, order, ordered)

@@ -1,0 +1,31 @@
+"""Settings of an engine, checked once. Knows nothing of requests."""
+
+from dataclasses import dataclass
+
+from blockdiff.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    max_slots: int = 8
+    """Requests that run at the same time."""
+    max_context: int | None = None
+    """Prompt and output tokens of one request together; None: what the model allows."""
+    prefill_token_budget: int = 512
+    """Prompt tokens of all newcomers together in one round."""
+    max_output_tokens: int = 4096
+    """Largest ``max_tokens`` of a request."""
+    num_threads: int | None = None
+    """CPU threads of torch; None leaves torch's own choice."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_slots", "prefill_token_budget", "max_output_tokens"):
+            _check_positive(name, getattr(self, name))
+        for name in ("max_context", "num_threads"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name}: {value} is not allowed; it must be at least 1")

@@ -1,0 +1,211 @@
+"""The engine: requests in, one forward per round, finished blocks out.
+
+Single-threaded and deterministic: time is read only to compare deadlines.
+Knows nothing of threads, Triton Inference Server or chat.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from blockdiff.core import (
+    BlockResult,
+    DecodingParams,
+    FinishReason,
+    Mode,
+    Request,
+    SamplingParams,
+)
+from blockdiff.engine.config import EngineConfig
+from blockdiff.engine.forward import run_round
+from blockdiff.engine.validate import check_request, resolve_decoding
+from blockdiff.errors import ConfigError, EngineDeadError, RequestError
+from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.scheduler import RoundPlan, Scheduler
+from blockdiff.scheduler.scheduler import Counters
+from blockdiff.text import TextCodec, TextStream
+
+logger = logging.getLogger(__name__)
+
+# Rounds that may fail one after the other before the engine counts as broken.
+MAX_FAILED_ROUNDS = 3
+_WARM_UP_UID = -1
+
+
+class _StopSearch:
+    """Stop strings of one response, found by the incremental detokeniser."""
+
+    def __init__(self, tokenizer: TextCodec, request: Request) -> None:
+        self._stream = TextStream(tokenizer, request.stop_strings, min_tokens=request.min_tokens)
+
+    def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
+        delta = self._stream.push(token_ids)
+        return None if delta.stop is None else (delta.stop, delta.tokens_used)
+
+
+class Engine:
+    """Runs requests on one model. Owns the caches and the scheduler."""
+
+    def __init__(
+        self,
+        model: BlockDiffusionModel,
+        config: EngineConfig | None = None,
+        tokenizer: TextCodec | None = None,
+    ) -> None:
+        self.model = model
+        self.config = config or EngineConfig()
+        self._tokenizer = tokenizer
+        self.max_context = self._choose_context()
+        self.apply_thread_count()
+        self._caches = model.new_caches(self.config.max_slots, self.max_context)
+        self._scheduler = self._new_scheduler()
+        self._outbox: list[BlockResult] = []
+        self._to_reset: list[int] = []
+        self._failed_rounds = 0
+
+    def _choose_context(self) -> int:
+        wanted, possible = self.config.max_context, self.model.info.max_context
+        if wanted is not None and wanted > possible:
+            raise ConfigError(f"max_context: {wanted} is too much; the model allows {possible}")
+        return possible if wanted is None else wanted
+
+    def _new_scheduler(self) -> Scheduler:
+        return Scheduler(
+            self.config.max_slots, self.model.info.mask_token_id, self.config.prefill_token_budget
+        )
+
+    def apply_thread_count(self) -> None:
+        """Set torch's CPU threads; must also be called on the thread that runs ``step``."""
+        if self.config.num_threads is not None:
+            torch.set_num_threads(self.config.num_threads)
+
+    @property
+    def free_slots(self) -> int:
+        return self._scheduler.table.free_slots
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` has something to do or to hand out."""
+        return self._scheduler.has_work or bool(self._outbox)
+
+    @property
+    def counters(self) -> Counters:
+        return self._scheduler.counters
+
+    def validate(self, request: Request) -> None:
+        """Raise RequestError, naming field, value and allowed range, if it cannot be honoured."""
+        check_request(
+            request, self.model.info, self.config, self.max_context, self._tokenizer is not None
+        )
+
+    def add_request(self, request: Request) -> None:
+        """Check ``request`` and give it a slot; CapacityError when none is free."""
+        self.validate(request)
+        if self._scheduler.is_running(request.uid):
+            raise RequestError(f"uid: {request.uid} is already running; it must be unique")
+        info = self.model.info
+        resolved = resolve_decoding(request, info)
+        stops = None
+        if request.stop_strings and self._tokenizer is not None:
+            stops = _StopSearch(self._tokenizer, request)
+        slot = self._scheduler.admit(
+            replace(request, eos_ids=resolved.eos_ids),
+            resolved.block_length,
+            resolved.threshold,
+            info.block_anchor == "zero",
+            stops,
+        )
+        self._to_reset.append(slot)
+
+    def cancel(self, uid: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """End a request in whatever phase it is; the next ``step`` hands out its final result.
+
+        A request that is not running (any more) is left alone.
+        """
+        result = self._scheduler.stop(uid, reason)
+        if result is not None:
+            self._outbox.append(result)
+
+    def step(self) -> list[BlockResult]:
+        """One round; the blocks it finished and the final results of cancelled requests."""
+        for uid in self._scheduler.expired(time.monotonic()):
+            self.cancel(uid, FinishReason.TIMEOUT)
+        results, self._outbox = self._outbox, []
+        plan = self._scheduler.plan()
+        if plan is not None:
+            results += self._run(plan)
+        return results
+
+    def _run(self, plan: RoundPlan) -> list[BlockResult]:
+        try:
+            with torch.inference_mode():
+                self._reset_caches()
+                decisions = run_round(self.model, self._caches, self._scheduler.table, plan)
+        except Exception as error:
+            logger.exception("a round failed")
+            return self._fail_round(plan, error)
+        self._failed_rounds = 0
+        return self._scheduler.apply(plan, decisions)
+
+    def _fail_round(self, plan: RoundPlan, error: Exception) -> list[BlockResult]:
+        self._failed_rounds += 1
+        text = f"the engine failed in this round: {type(error).__name__}: {_one_line(error)}"
+        results = [self._scheduler.fail(int(slot), text) for slot in plan.running_slots]
+        if self._failed_rounds >= MAX_FAILED_ROUNDS:
+            self._outbox += results
+            raise EngineDeadError(f"{self._failed_rounds} rounds failed in a row; {text}")
+        return results
+
+    def _reset_caches(self) -> None:
+        if self._to_reset:
+            slots = torch.tensor(self._to_reset, dtype=torch.int64, device=self.model.device)
+            self._caches.reset(slots)
+            self._to_reset = []
+
+    def fail_all(self, error: str) -> list[BlockResult]:
+        """End every request with an error text; results not yet handed out come first."""
+        results, self._outbox = self._outbox, []
+        return results + self._scheduler.fail_all(error)
+
+    def warm_up(self) -> None:
+        """Run every kind of round once (prefill, preview, riding commit, autoregressive).
+
+        Raises EngineDeadError when the model cannot run; counters start from zero afterwards.
+        """
+        assert not self.has_work, "warm-up needs an idle engine"
+        for mode in Mode:
+            self._warm_up_mode(mode)
+        self._scheduler = self._new_scheduler()
+
+    def _warm_up_mode(self, mode: Mode) -> None:
+        info = self.model.info
+        is_single = mode is Mode.AUTOREGRESSIVE
+        if not info.supports_autoregressive if is_single else info.mask_token_id < 0:
+            return
+        max_tokens = 2 if is_single else info.block_length + 1
+        max_tokens = min(max_tokens, self.config.max_output_tokens, self.max_context - 1)
+        prompt_length = min(self.config.prefill_token_budget, self.max_context - max_tokens)
+        for number in range(self.config.max_slots):
+            # The first prompt fills a round alone; the others are short and decode together.
+            length = prompt_length if number == 0 else min(prompt_length, info.block_length)
+            self.add_request(
+                Request(
+                    uid=_WARM_UP_UID - number,
+                    input_ids=(0,) * length,
+                    max_tokens=max_tokens,
+                    ignore_eos=True,
+                    sampling=SamplingParams(temperature=1.0 if number % 2 else 0.0, top_p=0.9),
+                    decoding=DecodingParams(mode, threshold=None if is_single else 0.0),
+                )
+            )
+        while self.has_work:
+            for result in self.step():
+                if result.error is not None:
+                    raise EngineDeadError(f"warm-up failed: {result.error}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or "no message"

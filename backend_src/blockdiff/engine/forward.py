@@ -1,0 +1,173 @@
+"""One round on the device: plan in, decisions out, one copy each way.
+
+Knows nothing of requests or of what the decisions mean for them.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from blockdiff.decoding.acceptance import accept, scheduled_minimum
+from blockdiff.decoding.sampling import RowSampling, choose_tokens, noise_keys
+from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
+from blockdiff.scheduler import Decisions, RoundPlan, SlotTable
+
+Array = npt.NDArray[np.generic]
+# Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
+GREEDY_TILE = 1 << 24
+SAMPLED_TILE = 1 << 22
+
+
+def run_round(
+    model: BlockDiffusionModel, caches: ModelCaches, table: SlotTable, plan: RoundPlan
+) -> Decisions:
+    """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
+    rows = _row_arrays(table, plan)
+    groups = _group_arrays(table, plan)
+    batch_arrays = {
+        "token_ids": plan.token_ids,
+        "positions": plan.positions,
+        "segment_starts": plan.segment_starts,
+        "phases": plan.phases,
+        "slots": plan.slots,
+        "contexts": plan.contexts,
+        "logit_rows": plan.logit_rows,
+    }
+    device = to_device({**batch_arrays, **rows, **groups}, model.device)
+    batch = RoundBatch(**{name: device[name] for name in batch_arrays})
+    hidden = model.hidden(batch, caches)
+    if not len(plan.group_slots):
+        nothing = np.zeros((0, 1), np.int64)
+        return Decisions(nothing, nothing.astype(np.float32), nothing > 0)
+    tokens, log_confidence = _choose(model, hidden, plan, device, rows)
+    packed = _decide(tokens, log_confidence, plan, table, device).cpu().numpy()
+    return Decisions(packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
+
+
+def to_device(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
+    """All arrays as tensors, with one transfer per element kind if the device is not the host."""
+    if device.type == "cpu":
+        return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+    moved: dict[str, Tensor] = {}
+    for kind in {a.dtype for a in arrays.values()}:
+        names = [name for name, a in arrays.items() if a.dtype == kind]
+        flat = torch.from_numpy(np.concatenate([arrays[name].ravel() for name in names]))
+        sizes = [arrays[name].size for name in names]
+        parts = torch.split(flat.pin_memory().to(device, non_blocking=True), sizes)
+        for name, part in zip(names, parts, strict=True):
+            moved[name] = part.view(arrays[name].shape)
+    return moved
+
+
+def _row_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
+    """What token choice needs, per decided row."""
+    slots = plan.group_slots[plan.row_groups]
+    positions = plan.positions[plan.logit_rows]
+    # An autoregressive row decides the position after its own.
+    positions = np.where(
+        table.is_autoregressive[slots], table.block_start[slots] + plan.row_places, positions
+    )
+    sampled = np.flatnonzero(table.temperature[slots] > 0)
+    chosen = slots[sampled]
+    banned_rows, banned_ids = _banned(table, slots, positions)
+    return {
+        "banned_rows": banned_rows,
+        "banned_ids": banned_ids,
+        "sampled_rows": sampled,
+        "temperature": table.temperature[chosen],
+        "top_k": table.top_k[chosen],
+        "top_p": table.top_p[chosen],
+        "keys": noise_keys(table.seed[chosen], positions[sampled], table.step[chosen]),
+    }
+
+
+def _banned(
+    table: SlotTable, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(row, token) pairs that may not be chosen: the mask everywhere, EOS where it is too early."""
+    every = np.arange(len(slots)) if table.mask_token_id >= 0 else np.zeros(0, np.int64)
+    early = np.flatnonzero(positions < table.eos_allowed_from[slots])
+    eos = table.eos_ids[slots[early]]
+    rows, columns = np.nonzero(eos >= 0)
+    banned_rows = np.concatenate([every, early[rows]])
+    banned_ids = np.concatenate([np.full(len(every), table.mask_token_id), eos[rows, columns]])
+    order = np.argsort(banned_rows, kind="stable")
+    return banned_rows[order], banned_ids[order]
+
+
+def _group_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
+    """What acceptance needs, per group. An autoregressive group always accepts its one row."""
+    slots = plan.group_slots
+    minimum = scheduled_minimum(
+        table.block_length[slots], table.schedule_steps[slots], table.step[slots]
+    )
+    return {
+        "row_groups": plan.row_groups,
+        "row_places": plan.row_places,
+        "minimum": minimum,
+        "threshold": table.threshold[slots],
+    }
+
+
+def _choose(
+    model: BlockDiffusionModel,
+    hidden: Tensor,
+    plan: RoundPlan,
+    device: Mapping[str, Tensor],
+    rows: Mapping[str, Array],
+) -> tuple[Tensor, Tensor]:
+    """Token and log confidence per decided row [L], a tile of logits at a time."""
+    is_sampled = bool(rows["sampled_rows"].size)
+    size = (SAMPLED_TILE if is_sampled else GREEDY_TILE) // model.info.vocab_size
+    count = len(plan.logit_rows)
+    tiles = []
+    for start in range(0, count, max(size, 1)):
+        end = min(start + max(size, 1), count)
+        logits = model.head(hidden[start:end])
+        tiles.append(choose_tokens(logits, _tile(device, rows, start, end)))
+    if len(tiles) == 1:
+        return tiles[0]
+    return torch.cat([tile[0] for tile in tiles]), torch.cat([tile[1] for tile in tiles])
+
+
+def _tile(
+    device: Mapping[str, Tensor], rows: Mapping[str, Array], start: int, end: int
+) -> RowSampling:
+    banned = slice(*np.searchsorted(rows["banned_rows"], [start, end]).tolist())
+    sampled = slice(*np.searchsorted(rows["sampled_rows"], [start, end]).tolist())
+    has_filters = (rows["top_k"][sampled] > 0) | (rows["top_p"][sampled] < 1)  # type: ignore[operator]
+    return RowSampling(
+        banned_rows=device["banned_rows"][banned] - start,
+        banned_ids=device["banned_ids"][banned],
+        sampled_rows=device["sampled_rows"][sampled] - start,
+        temperature=device["temperature"][sampled],
+        top_k=device["top_k"][sampled],
+        top_p=device["top_p"][sampled],
+        keys=device["keys"][sampled],
+        has_filters=bool(has_filters.any()),
+    )
+
+
+def _decide(
+    tokens: Tensor,
+    log_confidence: Tensor,
+    plan: RoundPlan,
+    table: SlotTable,
+    device: Mapping[str, Tensor],
+) -> Tensor:
+    """[3, G, B] float64: token ids, log confidences, accepted flags (ids are exact in float64)."""
+    width = int(table.block_length[plan.group_slots].max())
+    packed = torch.zeros(
+        (3, len(plan.group_slots), width), dtype=torch.float64, device=tokens.device
+    )
+    where = (device["row_groups"], device["row_places"])
+    packed[0][where] = tokens.to(torch.float64)
+    packed[1][where] = log_confidence.to(torch.float64)
+    masked = torch.zeros(packed.shape[1:], dtype=torch.bool, device=tokens.device)
+    masked[where] = True
+    confidence = packed[1].to(torch.float32).exp()
+    packed[2] = accept(confidence, masked, device["minimum"], device["threshold"])
+    return packed

@@ -1,0 +1,148 @@
+"""Checks of one request against a model and an engine: every field is honoured or refused.
+
+Every text names the field, its value and what is allowed. Knows nothing of slots or rounds.
+"""
+
+import math
+from typing import NamedTuple
+
+from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
+from blockdiff.decoding.acceptance import ALGORITHMS, NO_THRESHOLD
+from blockdiff.engine.config import EngineConfig
+from blockdiff.errors import RequestError, UnsupportedError
+from blockdiff.models.base import ModelInfo
+from blockdiff.scheduler import MAX_EOS_IDS
+
+MAX_TEMPERATURE = 100.0
+MAX_SEED = 2**64 - 1
+
+
+class ResolvedDecoding(NamedTuple):
+    """Decoding parameters with the model's defaults filled in."""
+
+    block_length: int
+    threshold: float
+    eos_ids: tuple[int, ...]
+
+
+def resolve_decoding(request: Request, info: ModelInfo) -> ResolvedDecoding:
+    """Defaults of a checked request. A fixed schedule has no threshold unless one is given."""
+    decoding = request.decoding
+    threshold = decoding.threshold
+    if threshold is None:
+        threshold = info.default_threshold if decoding.denoise_steps is None else NO_THRESHOLD
+    return ResolvedDecoding(
+        block_length=decoding.block_length or info.block_length,
+        threshold=threshold,
+        eos_ids=info.eos_token_ids if request.eos_ids is None else request.eos_ids,
+    )
+
+
+def check_request(
+    request: Request, info: ModelInfo, config: EngineConfig, max_context: int, has_tokenizer: bool
+) -> None:
+    """Raise RequestError for the first field that cannot be honoured."""
+    _check_prompt(request, info)
+    _check_lengths(request, config, max_context)
+    _check_endings(request, info, has_tokenizer)
+    _check_sampling(request.sampling)
+    _check_decoding(request.decoding, info)
+
+
+def _check_prompt(request: Request, info: ModelInfo) -> None:
+    if not request.input_ids:
+        raise RequestError("input_ids: the prompt is empty; at least 1 token is needed")
+    _check_ids("input_ids", request.input_ids, info.vocab_size)
+
+
+def _check_ids(field: str, ids: tuple[int, ...], vocab_size: int) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+        bad = next(token for token in ids if not 0 <= token < vocab_size)
+        raise RequestError(f"{field}: {bad} is not a token id; allowed are 0 to {vocab_size - 1}")
+
+
+def _check_lengths(request: Request, config: EngineConfig, max_context: int) -> None:
+    _check_integer("max_tokens", request.max_tokens, 1, config.max_output_tokens)
+    _check_integer("min_tokens", request.min_tokens, 0, request.max_tokens)
+    prompt_length = len(request.input_ids)
+    total = prompt_length + request.max_tokens
+    if total > max_context:
+        raise RequestError(
+            f"max_tokens: {prompt_length} prompt tokens and max_tokens {request.max_tokens} make "
+            f"{total}; at most {max_context} fit into the context"
+        )
+
+
+def _check_endings(request: Request, info: ModelInfo, has_tokenizer: bool) -> None:
+    eos_ids = request.eos_ids or ()
+    _check_ids("eos_ids", eos_ids, info.vocab_size)
+    if len(eos_ids) > MAX_EOS_IDS:
+        raise RequestError(f"eos_ids: {len(eos_ids)} ids given; at most {MAX_EOS_IDS} are allowed")
+    if info.mask_token_id in eos_ids:
+        raise RequestError(f"eos_ids: {info.mask_token_id} is the mask token; it is never produced")
+    if not request.stop_strings:
+        return
+    if "" in request.stop_strings:
+        raise RequestError("stop_strings: an empty string is not allowed")
+    if not has_tokenizer:
+        raise UnsupportedError("stop_strings: this model has no tokenizer; use eos_ids")
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
+    _check_number("temperature", sampling.temperature, 0.0, MAX_TEMPERATURE)
+    _check_integer("top_k", sampling.top_k, 0, 2**31 - 1)
+    _check_number("top_p", sampling.top_p, 0.0, 1.0)
+    if sampling.top_p == 0:
+        raise RequestError("top_p: 0.0 is not allowed; allowed is above 0.0, up to 1.0")
+    _check_integer("seed", sampling.seed, 0, MAX_SEED)
+
+
+def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:
+    if decoding.algorithm not in ALGORITHMS:
+        allowed = ", ".join(ALGORITHMS)
+        raise RequestError(f"algorithm: {decoding.algorithm!r} is unknown; allowed: {allowed}")
+    if decoding.block_length is not None:
+        _check_block_length(decoding.block_length, info)
+    if decoding.mode is Mode.AUTOREGRESSIVE:
+        _check_autoregressive(decoding, info)
+        return
+    if info.mask_token_id < 0:
+        raise UnsupportedError("mode: diffusion is not possible, the model has no mask token")
+    block_length = decoding.block_length or info.block_length
+    if decoding.denoise_steps is not None:
+        _check_integer("denoise_steps", decoding.denoise_steps, 1, block_length)
+    if decoding.threshold is not None:
+        _check_number("threshold", decoding.threshold, 0.0, 1.0)
+
+
+def _check_block_length(block_length: int, info: ModelInfo) -> None:
+    lengths = info.block_lengths_allowed
+    if lengths is None:
+        _check_integer("block_length", block_length, 1, info.max_context)
+    elif block_length not in lengths:
+        allowed = ", ".join(str(length) for length in lengths)
+        raise RequestError(
+            f"block_length: {block_length} does not work with this model; allowed: {allowed}"
+        )
+
+
+def _check_autoregressive(decoding: DecodingParams, info: ModelInfo) -> None:
+    if not info.supports_autoregressive:
+        raise UnsupportedError(
+            f"mode: {info.model_type} cannot decode autoregressively; allowed: diffusion"
+        )
+    for field in ("denoise_steps", "threshold"):
+        if (value := getattr(decoding, field)) is not None:
+            raise UnsupportedError(
+                f"{field}: {value} has no meaning in autoregressive mode; leave it out"
+            )
+
+
+def _check_integer(field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise RequestError(f"{field}: {value} is out of range; allowed are {low} to {high}")
+
+
+def _check_number(field: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise RequestError(f"{field}: {value} is out of range; allowed are {low} to {high}")

@@ -1,0 +1,271 @@
+"""The life of requests in slots: admit, plan a round, apply what was decided, finish.
+
+Knows nothing of torch, models or threads; stop strings are found by a ``StopFinder`` it is given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
+from blockdiff.decoding.endings import Ending, find_endings
+from blockdiff.errors import CapacityError
+from blockdiff.scheduler.plan import RoundPlan, build_plan
+from blockdiff.scheduler.table import Flags, Floats, Ints, SlotState, SlotTable
+
+_PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
+
+
+class StopFinder(Protocol):
+    """Looks for stop strings in one response as its tokens settle."""
+
+    def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
+        """The stop string completed by these tokens and how many of them it needs, or None."""
+        ...
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a round decided, on the host. Filled by the engine, arrays [G, B]."""
+
+    token_ids: Ints
+    log_probs: Floats
+    accepted: Flags
+
+
+@dataclass
+class _Running:
+    request: Request
+    stops: StopFinder | None
+    searched: int = 0
+    """Positions of the open block that ``stops`` has seen."""
+
+
+@dataclass
+class Counters:
+    """Totals since the start. Written by the thread that runs the engine only."""
+
+    rounds: int = 0
+    requests: int = 0
+    finished: int = 0
+    failed: int = 0
+    output_tokens: int = 0
+    forwards: ForwardCounts = field(default_factory=ForwardCounts)
+
+
+class Scheduler:
+    """Slots and the requests in them."""
+
+    def __init__(self, num_slots: int, mask_token_id: int, prefill_token_budget: int) -> None:
+        self.table = SlotTable(num_slots, mask_token_id)
+        self.counters = Counters()
+        self._budget = prefill_token_budget
+        self._running: dict[int, _Running] = {}
+        self._slot_of: dict[int, int] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running)
+
+    def is_running(self, uid: int) -> bool:
+        return uid in self._slot_of
+
+    def admit(
+        self,
+        request: Request,
+        block_length: int,
+        threshold: float,
+        anchored_at_zero: bool,
+        stops: StopFinder | None,
+    ) -> int:
+        """Put a checked request into a free slot and return the slot."""
+        if not self.table.free_slots:
+            raise CapacityError("all slots are in use; retry when a request has finished")
+        slot = self.table.open(request, block_length, threshold, anchored_at_zero)
+        self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
+        self._slot_of[request.uid] = slot
+        self.counters.requests += 1
+        return slot
+
+    def plan(self) -> RoundPlan | None:
+        return build_plan(self.table, self._budget)
+
+    def expired(self, now: float) -> list[int]:
+        """Uids of requests whose deadline has passed."""
+        requests = (running.request for running in self._running.values())
+        return [r.uid for r in requests if r.deadline is not None and r.deadline <= now]
+
+    def stop(self, uid: int, reason: FinishReason) -> BlockResult | None:
+        """End a request now, whatever it is doing; its settled tokens are in the result."""
+        slot = self._slot_of.get(uid)
+        if slot is None:
+            return None
+        slots = np.array([slot])
+        needed = self.table.block_length[slots] - self._overhang(slots)
+        settled = np.minimum(self._endings(slots).settled, needed)
+        return self._finish(slot, int(settled[0]), reason, "")
+
+    def fail(self, slot: int, error: str) -> BlockResult:
+        """End the request in ``slot`` with an error text."""
+        self.counters.failed += 1
+        return self._finish(slot, int(self.table.first_response[slot]), None, "", error)
+
+    def fail_all(self, error: str) -> list[BlockResult]:
+        return [self.fail(slot, error) for slot in list(self._running)]
+
+    def apply(self, plan: RoundPlan, decisions: Decisions) -> list[BlockResult]:
+        """Take in the results of ``plan``; return the blocks that are finished by them."""
+        self._count(plan)
+        self._advance_prefill(plan)
+        self.table.pending_length[plan.commit_slots] = 0
+        self._write_canvases(plan.group_slots, decisions)
+        return self._finish_blocks(plan.group_slots, decisions)
+
+    def _count(self, plan: RoundPlan) -> None:
+        is_fused = np.isin(plan.commit_slots, plan.preview_slots)
+        kinds = (
+            (_PREFILL, plan.prefill_slots),
+            (_PREVIEW, plan.preview_slots),
+            (_COMMIT, plan.commit_slots[~is_fused]),
+            (_COMMIT_FUSED, plan.commit_slots[is_fused]),
+        )
+        for kind, slots in kinds:
+            self.table.forwards[slots, kind] += 1
+        total = self.counters.forwards
+        self.counters.rounds += 1
+        total.prefill += len(plan.prefill_slots)
+        total.preview += len(plan.preview_slots)
+        total.commit += int((~is_fused).sum())
+        total.commit_fused += int(is_fused.sum())
+
+    def _advance_prefill(self, plan: RoundPlan) -> None:
+        table, slots = self.table, plan.prefill_slots
+        table.prefilled[slots] += plan.prefill_chunks
+        done = slots[table.prefilled[slots] == table.prefill_target[slots]]
+        table.state[done] = SlotState.DECODE
+
+    def _write_canvases(self, slots: Ints, decisions: Decisions) -> None:
+        table, width = self.table, decisions.token_ids.shape[1]
+        rows, columns = np.nonzero(decisions.accepted)
+        where = (slots[rows], columns)
+        table.canvas[where] = decisions.token_ids[rows, columns]
+        table.log_probs[where] = decisions.log_probs[rows, columns]
+        table.masked[slots, :width] &= ~decisions.accepted
+
+        # The single token of an autoregressive request is committed in the next round.
+        is_single = table.is_autoregressive[slots]
+        singles = slots[is_single]
+        places = table.step[singles]
+        table.pending[singles, 0] = table.canvas[singles, places]
+        table.pending_length[singles] = 1
+        table.pending_start[singles] = table.block_start[singles] + places
+        table.step[slots] += 1
+
+    def _endings(self, slots: Ints) -> Ending:
+        table = self.table
+        return find_endings(
+            table.canvas[slots],
+            table.masked[slots],
+            table.block_length[slots],
+            table.first_response[slots],
+            table.eos_ids[slots],
+        )
+
+    def _overhang(self, slots: Ints) -> Ints:
+        """Positions of the open block that lie beyond the token limit."""
+        table = self.table
+        block_end = table.block_start[slots] + table.block_length[slots]
+        overhang: Ints = np.maximum(block_end - table.end_position[slots], 0)
+        return overhang
+
+    def _finish_blocks(self, slots: Ints, decisions: Decisions) -> list[BlockResult]:
+        ending = self._endings(slots)
+        needed = self.table.block_length[slots] - self._overhang(slots)
+        eos = np.where(ending.eos < needed, ending.eos, -1)
+        # Tokens before this place are output, whatever comes later.
+        ready = np.where(eos >= 0, eos, np.minimum(ending.settled, needed))
+        is_broken = (decisions.accepted & ~np.isfinite(decisions.log_probs)).any(axis=1)
+        has_stops = np.array([self._running[slot].stops is not None for slot in slots], np.bool_)
+        is_due = (ending.settled >= needed) | (eos >= 0) | is_broken | has_stops
+        results = []
+        for group in np.flatnonzero(is_due):
+            slot = int(slots[group])
+            if is_broken[group]:
+                results.append(self.fail(slot, "the model's output is not finite"))
+            else:
+                place = (int(ready[group]), int(eos[group]), int(needed[group]))
+                results += self._finish_block(slot, *place)
+        return results
+
+    def _finish_block(self, slot: int, ready: int, eos: int, needed: int) -> list[BlockResult]:
+        """Results of a block whose first ``ready`` positions are final and hold no EOS."""
+        running = self._running[slot]
+        if running.stops is not None and ready > running.searched:
+            tokens = self.table.canvas[slot, running.searched : ready].tolist()
+            try:
+                found = running.stops.push(tokens)
+            except Exception as error:  # foreign code: must not take other requests down
+                return [self.fail(slot, f"stop strings: cannot detokenise ({error})")]
+            if found is not None:
+                end = running.searched + found[1]
+                return [self._finish(slot, end, FinishReason.STOP, found[0])]
+            running.searched = ready
+        if eos >= 0:
+            token = str(self.table.canvas[slot, eos])
+            return [self._finish(slot, eos + 1, FinishReason.STOP, token)]
+        if ready < needed:
+            return []
+        block_end = self.table.block_start[slot] + self.table.block_length[slot]
+        if block_end >= self.table.end_position[slot]:
+            return [self._finish(slot, needed, FinishReason.LENGTH, "")]
+        result = self._result(slot, needed)
+        self._next_block(slot)
+        running.searched = 0
+        return [result]
+
+    def _next_block(self, slot: int) -> None:
+        table = self.table
+        length, start = int(table.block_length[slot]), int(table.block_start[slot])
+        if not table.is_autoregressive[slot]:
+            table.keep_for_commit(slot, table.canvas[slot, :length], start)
+        table.open_block(slot, start + length)
+
+    def _result(self, slot: int, end: int) -> BlockResult:
+        table = self.table
+        places = slice(int(table.first_response[slot]), end)
+        token_ids = tuple(table.canvas[slot, places].tolist())
+        self.counters.output_tokens += len(token_ids)
+        return BlockResult(
+            request_uid=self._running[slot].request.uid,
+            block_index=int(table.block_index[slot]),
+            token_ids=token_ids,
+            log_probs=tuple(table.log_probs[slot, places].tolist()),
+            denoise_steps=int(table.step[slot]),
+            num_input_tokens=int(table.prompt_length[slot]),
+        )
+
+    def _finish(
+        self,
+        slot: int,
+        end: int,
+        reason: FinishReason | None,
+        stop_reason: str,
+        error: str | None = None,
+    ) -> BlockResult:
+        """The final result of the request in ``slot``; the slot is free afterwards."""
+        open_block = self._result(slot, end)
+        counts = ForwardCounts(*(int(count) for count in self.table.forwards[slot]))
+        request = self._running.pop(slot).request
+        del self._slot_of[request.uid]
+        self.table.close(slot)
+        self.counters.finished += 1
+        return replace(
+            open_block,
+            is_final=True,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            forwards=counts,
+            error=error,
+        )

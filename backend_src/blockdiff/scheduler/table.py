@@ -1,0 +1,163 @@
+"""The slot table: everything the scheduler knows of running requests, one array line per slot.
+
+Whether a position is prompt, masked or accepted is a flag of the position (``masked``,
+``first_response``), never a property of the token id stored there.
+Knows nothing of rounds, results or text.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+
+MAX_EOS_IDS = 16
+NO_TOKEN = -1
+FIRST_WIDTH = 8
+
+
+class SlotState(IntEnum):
+    FREE = 0
+    PREFILL = 1
+    DECODE = 2
+
+
+class SlotTable:
+    """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
+
+    def __init__(self, num_slots: int, mask_token_id: int) -> None:
+        self.num_slots = num_slots
+        self.mask_token_id = mask_token_id
+        self.state = self._ints()
+        self.prompts: list[Ints] = [np.zeros(0, np.int64)] * num_slots
+        self.arrival = self._ints()
+        self._arrivals = 0
+
+        self.prompt_length = self._ints()
+        self.prefill_target = self._ints()
+        self.prefilled = self._ints()
+        self.prefill_granule = self._ints()
+
+        self.is_autoregressive: Flags = np.zeros(num_slots, np.bool_)
+        self.end_position = self._ints()
+        self.eos_allowed_from = self._ints()
+        self.eos_ids: Ints = np.full((num_slots, MAX_EOS_IDS), NO_TOKEN, np.int64)
+        self.schedule_steps = self._ints()
+        self.threshold: Floats = np.zeros(num_slots, np.float32)
+        self.temperature: Floats = np.zeros(num_slots, np.float32)
+        self.top_k = self._ints()
+        self.top_p: Floats = np.ones(num_slots, np.float32)
+        self.seed: npt.NDArray[np.uint64] = np.zeros(num_slots, np.uint64)
+
+        # The open block of each slot.
+        self.block_length = self._ints()
+        self.block_start = self._ints()
+        self.block_index = self._ints()
+        self.first_response = self._ints()
+        self.step = self._ints()
+        self.canvas: Ints = np.zeros((num_slots, FIRST_WIDTH), np.int64)
+        self.masked: Flags = np.zeros((num_slots, FIRST_WIDTH), np.bool_)
+        self.log_probs: Floats = np.zeros((num_slots, FIRST_WIDTH), np.float32)
+
+        # Final tokens that the caches do not hold yet.
+        self.pending: Ints = np.zeros((num_slots, FIRST_WIDTH), np.int64)
+        self.pending_length = self._ints()
+        self.pending_start = self._ints()
+
+        # Rounds by kind: prefill, preview, commit, fused commit.
+        self.forwards: Ints = np.zeros((num_slots, 4), np.int64)
+
+    def _ints(self) -> Ints:
+        return np.zeros(self.num_slots, np.int64)
+
+    @property
+    def free_slots(self) -> int:
+        return int((self.state == SlotState.FREE).sum())
+
+    def open(
+        self, request: Request, block_length: int, threshold: float, anchored_at_zero: bool
+    ) -> int:
+        """Put a checked request with resolved block length and threshold into a free slot."""
+        slot = int(np.argmax(self.state == SlotState.FREE))
+        assert self.state[slot] == SlotState.FREE, "no free slot"
+        self._widen(block_length)
+        prompt_length = len(request.input_ids)
+        is_autoregressive = request.decoding.mode is Mode.AUTOREGRESSIVE
+        tail = prompt_length % block_length if anchored_at_zero and not is_autoregressive else 0
+
+        self.prompts[slot] = np.asarray(request.input_ids, np.int64)
+        self.arrival[slot] = self._arrivals
+        self._arrivals += 1
+        self.prompt_length[slot] = prompt_length
+        self.prefilled[slot] = 0
+        self.prefill_target[slot] = prompt_length - tail
+        is_aligned = anchored_at_zero and not is_autoregressive
+        self.prefill_granule[slot] = block_length if is_aligned else 1
+        self.is_autoregressive[slot] = is_autoregressive
+        self.pending_length[slot] = 0
+        self.forwards[slot] = 0
+        self.end_position[slot] = prompt_length + request.max_tokens
+        self._set_endings(slot, request)
+        self._set_choices(slot, request.sampling, request.decoding, threshold)
+
+        self.block_length[slot] = block_length
+        self.block_index[slot] = -1
+        self.open_block(slot, prompt_length - tail)
+        self.canvas[slot, :tail] = self.prompts[slot][prompt_length - tail :]
+        self.masked[slot, :tail] = False
+        self.first_response[slot] = tail
+        has_prefill = self.prefill_target[slot] > 0
+        self.state[slot] = SlotState.PREFILL if has_prefill else SlotState.DECODE
+        return slot
+
+    def _set_endings(self, slot: int, request: Request) -> None:
+        self.eos_ids[slot] = NO_TOKEN
+        if not request.ignore_eos and request.eos_ids:
+            self.eos_ids[slot, : len(request.eos_ids)] = request.eos_ids
+        self.eos_allowed_from[slot] = len(request.input_ids) + request.min_tokens
+
+    def _set_choices(
+        self, slot: int, sampling: SamplingParams, decoding: DecodingParams, threshold: float
+    ) -> None:
+        self.threshold[slot] = threshold
+        self.schedule_steps[slot] = decoding.denoise_steps or 0
+        self.temperature[slot] = sampling.temperature
+        self.top_k[slot] = sampling.top_k
+        self.top_p[slot] = sampling.top_p
+        self.seed[slot] = sampling.seed
+
+    def open_block(self, slot: int, start: int) -> None:
+        """Begin the next block of ``slot`` at absolute position ``start``: all masked."""
+        length = int(self.block_length[slot])
+        self.block_start[slot] = start
+        self.block_index[slot] += 1
+        self.first_response[slot] = 0
+        self.step[slot] = 0
+        self.canvas[slot] = self.mask_token_id
+        self.masked[slot] = np.arange(self.masked.shape[1]) < length
+
+    def keep_for_commit(self, slot: int, tokens: Ints, start: int) -> None:
+        """Remember final ``tokens`` that begin at position ``start`` for the next round."""
+        self.pending[slot, : len(tokens)] = tokens
+        self.pending_length[slot] = len(tokens)
+        self.pending_start[slot] = start
+
+    def close(self, slot: int) -> None:
+        self.state[slot] = SlotState.FREE
+        self.prompts[slot] = np.zeros(0, np.int64)
+        self.pending_length[slot] = 0
+
+    def _widen(self, block_length: int) -> None:
+        extra = block_length - self.canvas.shape[1]
+        if extra <= 0:
+            return
+        columns = ((0, 0), (0, extra))
+        self.canvas = np.pad(self.canvas, columns)
+        self.masked = np.pad(self.masked, columns)
+        self.log_probs = np.pad(self.log_probs, columns)
+        self.pending = np.pad(self.pending, columns)

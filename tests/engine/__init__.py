@@ -1,0 +1,1 @@
+"""Tests of the engine on fake models and on a tiny real checkpoint."""

@@ -1,0 +1,223 @@
+"""Small models whose logits are pure functions of what they have been shown, and a plain decoder.
+
+``HashModel`` answers from a hash of everything a row may legally see (committed tokens, canvas,
+position), so a wrong commit, position, slot or context changes its answer. ``ScriptModel`` says a
+given token with a given confidence at each position. ``decode_alone`` is the definition of the
+decoding loop: one request, one position at a time, no batching, no riding commits.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blockdiff.core import DecodingParams, Mode, Phase, Request, SamplingParams
+from blockdiff.models.base import ModelInfo, RoundBatch
+
+VOCAB, MASK, EOS = 40, 39, 38
+
+
+def info(**changes: object) -> ModelInfo:
+    facts: dict = {
+        "model_type": "fake",
+        "vocab_size": VOCAB,
+        "block_length": 4,
+        "mask_token_id": MASK,
+        "eos_token_ids": (EOS,),
+        "max_context": 256,
+        "default_threshold": 0.9,
+        "block_lengths_allowed": (2, 4, 8),
+    }
+    return ModelInfo(**{**facts, **changes})
+
+
+@dataclass
+class FakeCaches:
+    num_slots: int
+    max_context: int
+    tokens: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tokens = [[] for _ in range(self.num_slots)]
+
+    @property
+    def lengths(self) -> Tensor:
+        return torch.tensor([len(tokens) for tokens in self.tokens])
+
+    def reset(self, slots: Tensor) -> None:
+        for slot in slots.tolist():
+            self.tokens[slot] = []
+
+
+class FakeModel:
+    """Checks the rules of a round and leaves the logits to ``rows``. Hidden rows are logits."""
+
+    def __init__(self, facts: ModelInfo | None = None) -> None:
+        self.info = facts or info()
+        self.device = torch.device("cpu")
+        self.rounds: list[list[tuple[Phase, int, int]]] = []
+        self.before_round: Callable[[int], None] = lambda number: None
+
+    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> np.ndarray:
+        """Logits [len(seen), V] of ``seen`` after the committed ``prefix``."""
+        raise NotImplementedError
+
+    def new_caches(self, num_slots: int, max_context: int) -> FakeCaches:
+        return FakeCaches(num_slots, max_context)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return hidden.clone()
+
+    def forward(self, batch: RoundBatch, caches: FakeCaches) -> Tensor:
+        return self.head(self.hidden(batch, caches))
+
+    def hidden(self, batch: RoundBatch, caches: FakeCaches) -> Tensor:
+        self.before_round(len(self.rounds))
+        starts = batch.segment_starts.tolist()
+        answers: list[np.ndarray] = []
+        self.rounds.append([])
+        for number, (phase, slot, context) in enumerate(
+            zip(batch.phases.tolist(), batch.slots.tolist(), batch.contexts.tolist(), strict=True)
+        ):
+            rows = slice(starts[number], starts[number + 1])
+            seen = batch.token_ids[rows].tolist()
+            prefix = caches.tokens[slot]
+            assert context == len(prefix), "context is not what is committed"
+            assert batch.positions[rows].tolist() == list(range(context, context + len(seen)))
+            self.rounds[-1].append((Phase(phase), slot, len(seen)))
+            is_preview = phase == Phase.PREVIEW
+            answers.append(self.rows(prefix, seen, is_preview))
+            if not is_preview:
+                prefix.extend(seen)
+                assert len(prefix) <= caches.max_context, "cache overrun"
+        flat = np.concatenate(answers)[batch.logit_rows.numpy()]
+        return torch.from_numpy(flat.astype(np.float32)).reshape(-1, self.info.vocab_size)
+
+
+class HashModel(FakeModel):
+    """Random-looking logits, some of them sharp, from everything a row may see."""
+
+    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> np.ndarray:
+        answers = []
+        for place in range(len(seen)):
+            visible = seen if is_preview else seen[: place + 1]
+            content = repr((list(prefix), list(visible)) if is_preview else [*prefix, *visible])
+            key = zlib.crc32(f"{content} {len(prefix) + place} {is_preview}".encode())
+            generator = np.random.default_rng(key)
+            answers.append(generator.normal(size=self.info.vocab_size) * generator.uniform(0.5, 6))
+        return np.array(answers)
+
+
+class ScriptModel(FakeModel):
+    """At position p says token ``script[p]`` with confidence ``confidence(p)``."""
+
+    def __init__(
+        self,
+        script: Sequence[int],
+        confidence: Callable[[int], float] = lambda position: 0.99,
+        facts: ModelInfo | None = None,
+    ) -> None:
+        super().__init__(facts)
+        self.script = list(script)
+        self.confidence = confidence
+
+    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> np.ndarray:
+        count = self.info.vocab_size
+        answers = np.zeros((len(seen), count))
+        for place in range(len(seen)):
+            position = len(prefix) + place + (0 if is_preview else 1)
+            sure = self.confidence(position)
+            token = self.script[position % len(self.script)]
+            answers[place] = np.log((1 - sure) / (count - 1))
+            answers[place, token] = np.log(sure)
+        return answers
+
+
+def request(uid: int = 1, prompt: Sequence[int] = (1, 2, 3), **fields: object) -> Request:
+    """A request; decoding and sampling fields may be given flat."""
+    decoding = {k: fields.pop(k) for k in list(fields) if k in DecodingParams.__annotations__}
+    sampling = {k: fields.pop(k) for k in list(fields) if k in SamplingParams.__annotations__}
+    fields.setdefault("max_tokens", 8)
+    return Request(
+        uid=uid,
+        input_ids=tuple(prompt),
+        decoding=DecodingParams(**decoding),  # type: ignore[arg-type]
+        sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def softmax(row: np.ndarray) -> np.ndarray:
+    row = np.exp(row - row.max())
+    return row / row.sum()
+
+
+def decode_alone(model: FakeModel, wanted: Request) -> tuple[list[int], list[int]]:
+    """Greedy output ids and denoise steps per block, straight from the rules."""
+    facts = model.info
+    eos = facts.eos_token_ids if wanted.eos_ids is None else wanted.eos_ids
+    prompt, output = list(wanted.input_ids), []
+    steps_per_block: list[int] = []
+    is_single = wanted.decoding.mode is Mode.AUTOREGRESSIVE
+    length = wanted.decoding.block_length or facts.block_length
+
+    def choose(row: np.ndarray, position: int) -> tuple[int, float]:
+        probabilities = softmax(row.astype(np.float32).astype(np.float64))
+        allowed = probabilities.copy()
+        allowed[facts.mask_token_id] = -1
+        if position - len(prompt) < wanted.min_tokens and not wanted.ignore_eos:
+            allowed[list(eos)] = -1
+        return int(allowed.argmax()), float(probabilities[allowed.argmax()])
+
+    while len(output) < wanted.max_tokens:
+        if is_single:
+            final = [*prompt, *output]
+            token, _ = choose(model.rows([], final, False)[-1], len(final))
+            block = [token]
+        else:
+            final = [*prompt, *output]
+            start = len(final) - len(final) % length if facts.block_anchor == "zero" else len(final)
+            block, steps = _decode_block(model, wanted, final[:start], final[start:], choose)
+            block = block[len(final) - start :]
+            steps_per_block.append(steps)
+        for token in block[: wanted.max_tokens - len(output)]:
+            output.append(token)
+            if token in eos and not wanted.ignore_eos:
+                return output, steps_per_block
+    return output, steps_per_block
+
+
+def _decode_block(
+    model: FakeModel,
+    wanted: Request,
+    prefix: list[int],
+    fixed: list[int],
+    choose: Callable[[np.ndarray, int], tuple[int, float]],
+) -> tuple[list[int], int]:
+    """Denoise one whole block, without any early end."""
+    decoding = wanted.decoding
+    length = decoding.block_length or model.info.block_length
+    canvas = fixed + [model.info.mask_token_id] * (length - len(fixed))
+    open_places = list(range(len(fixed), length))
+    threshold = decoding.threshold
+    if threshold is None:
+        threshold = 2.0 if decoding.denoise_steps else model.info.default_threshold
+    step = 0
+    while open_places:
+        logits = model.rows(prefix, canvas, True)
+        picks = {place: choose(logits[place], len(prefix) + place) for place in open_places}
+        sure = [place for place in open_places if picks[place][1] > threshold]
+        least = 1
+        if decoding.denoise_steps:
+            share, extra = divmod(length, decoding.denoise_steps)
+            least = max(share + (step < extra), 1)
+        if len(sure) < least:
+            sure = sorted(open_places, key=lambda place: -picks[place][1])[:least]
+        for place in sure:
+            canvas[place] = picks[place][0]
+        open_places = [place for place in open_places if place not in sure]
+        step += 1
+    return canvas, step

@@ -66,7 +66,7 @@ def _remove_regions(prefix: str) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _wait(server: subprocess.Popen, parent: int, wake: int) -> None:
+def _wait(server: "subprocess.Popen[bytes]", parent: int, wake: int) -> None:
     """Return when the server has ended or the launcher is gone."""
     while server.poll() is None:
         readable, _, _ = select.select([0, wake], [], [], 1.0)

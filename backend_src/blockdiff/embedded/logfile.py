@@ -1,10 +1,10 @@
-"""Reads tritonserver's log while it grows: progress lines for people, the last error for messages."""
+"""Reads tritonserver's log while it grows: progress for people, the first error for messages."""
 
 import re
 from pathlib import Path
 
 # I1130 12:00:00.123456 4711 model_lifecycle.cc:473] "loading: block_diffusion:1"
-_LINE = re.compile(r'^(?P<level>[IWEF])\d{4} [\d:.]+ \d+ [^\]]+\] (?P<text>.*)$')
+_LINE = re.compile(r"^(?P<level>[IWEF])\d{4} [\d:.]+ \d+ [^\]]+\] (?P<text>.*)$")
 _LOADING = re.compile(r'"?loading: (?P<model>[^:"]+):\d+')
 _LOADED = re.compile(r"\"?successfully loaded '(?P<model>[^']+)'")
 _NOISE = ("DCGM", "pinned system memory", "CUDA", "GPU metrics", "CPU memory")

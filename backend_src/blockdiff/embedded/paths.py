@@ -1,4 +1,4 @@
-"""Where blockdiff keeps what it unpacks, and the lock that guards it. Knows no archive or server."""
+"""Where blockdiff keeps what it unpacks, and the lock that guards it. Knows no server."""
 
 import fcntl
 import os

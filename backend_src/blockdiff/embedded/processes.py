@@ -55,9 +55,7 @@ def stubs_of(server_pid: int) -> dict[int, str]:
     return {
         process.pid: _model_name(process.pid)
         for process in processes()
-        if process.parent == server_pid
-        and process.is_alive
-        and process.command == _STUB_COMMAND
+        if process.parent == server_pid and process.is_alive and process.command == _STUB_COMMAND
     }
 
 

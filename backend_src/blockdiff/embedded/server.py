@@ -17,11 +17,10 @@ from types import TracebackType
 from blockdiff.embedded import guard, ports, processes
 from blockdiff.embedded.installation import TritonInstallation, find_installation
 from blockdiff.embedded.logfile import LogFollower
+from blockdiff.embedded.shared_memory import require_shared_memory
 from blockdiff.errors import BlockdiffError, ConfigError
 
 Progress = Callable[[str], None]
-_SHARED_MEMORY = Path("/dev/shm")
-_SHARED_MEMORY_NEEDED = 32 << 20
 
 
 class ServerError(BlockdiffError):
@@ -198,21 +197,14 @@ class TritonServer:
         return [*command, *self.extra_args]
 
     def wait_ready(self, timeout: float = 300, progress: Progress = lambda line: None) -> None:
-        """Wait until the server reports ready; the reason it gave when it does not."""
-        deadline = time.monotonic() + timeout
-        follower = LogFollower(self.log_path, self._log_offset)
-        while True:
-            for line in follower.progress_lines():
-                progress(line)
-            if not self.is_running():
-                reason = follower.last_error() or f"exit code {self.exit_code()}"
-                raise ServerError(f"tritonserver ended while starting: {reason}")
-            if self.is_ready():
-                return
-            if time.monotonic() > deadline:
-                reason = follower.last_error() or f"see {self.log_path}"
-                raise ServerError(f"tritonserver was not ready after {timeout:.0f} s: {reason}")
+        """Wait until the server reports ready; ServerError with the server's own reason if not."""
+        readiness = self.readiness(timeout, progress)
+        while not readiness.step():
             time.sleep(0.1)
+
+    def readiness(self, timeout: float, progress: Progress) -> "Readiness":
+        """A wait for readiness that the caller drives step by step."""
+        return Readiness(self, LogFollower(self.log_path, self._log_offset), timeout, progress)
 
     def is_ready(self) -> bool:
         """Ask the server's own readiness endpoint."""
@@ -225,6 +217,11 @@ class TritonServer:
         finally:
             connection.close()
 
+    def terminate(self) -> None:
+        """Ask the server to finish what runs and end; returns at once."""
+        if self._guard is not None and self._guard.poll() is None:
+            self._guard.send_signal(signal.SIGTERM)
+
     def stop(self, graceful_seconds: float | None = None) -> int | None:
         """End the server and everything below it; returns its exit code.
 
@@ -235,8 +232,8 @@ class TritonServer:
             if self._guard is None:
                 return None
             limit = self.exit_timeout_seconds + 5 if graceful_seconds is None else graceful_seconds
-            if limit > 0 and self._guard.poll() is None:
-                self._guard.send_signal(signal.SIGTERM)
+            if limit > 0:
+                self.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._guard.wait(limit)
             return self._finish()
@@ -269,24 +266,32 @@ class TritonServer:
         ports.require_free({**named, "metrics port": chosen.metrics}, self.host)
 
 
+class Readiness:
+    """One wait for readiness: passes on progress and turns an early end into ServerError."""
+
+    def __init__(
+        self, server: TritonServer, log: LogFollower, timeout: float, progress: Progress
+    ) -> None:
+        self._server = server
+        self._log = log
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._progress = progress
+
+    def step(self) -> bool:
+        """Look once; True when the server is ready."""
+        for line in self._log.progress_lines():
+            self._progress(line)
+        if not self._server.is_running():
+            reason = self._log.last_error() or f"exit code {self._server.exit_code()}"
+            raise ServerError(f"tritonserver ended while starting: {reason}")
+        if self._server.is_ready():
+            return True
+        if time.monotonic() > self._deadline:
+            reason = self._log.last_error() or f"see {self._server.log_path}"
+            raise ServerError(f"tritonserver was not ready after {self._timeout:.0f} s: {reason}")
+        return False
+
+
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def shared_memory_free() -> int:
-    """Bytes free in /dev/shm; 0 when it is missing."""
-    try:
-        found = os.statvfs(_SHARED_MEMORY)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize
-
-
-def require_shared_memory() -> None:
-    """Refuse to start where the Python backend would die for lack of shared memory."""
-    free = shared_memory_free()
-    if free < _SHARED_MEMORY_NEEDED:
-        raise ConfigError(
-            f"/dev/shm: {free >> 20} MiB free, {_SHARED_MEMORY_NEEDED >> 20} MiB needed; "
-            "enlarge it (docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm)"
-        )

@@ -18,9 +18,11 @@ class TritonPythonModel:
             "prefix": sys.prefix,
             "blockdiff": blockdiff.__file__,
             "torch": torch.__version__,
-            "sum": float(torch.ones(64, 64, dtype=torch.bfloat16).matmul(torch.ones(64, 64, dtype=torch.bfloat16))[0, 0]),
+            "sum": float(
+                torch.ones(64, 64, dtype=torch.bfloat16).matmul(
+                    torch.ones(64, 64, dtype=torch.bfloat16)
+                )[0, 0]
+            ),
         }
         text = np.array([json.dumps(report)], dtype=object)
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("REPORT", text)]) for _ in requests
-        ]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("REPORT", text)]) for _ in requests]

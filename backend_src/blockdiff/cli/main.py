@@ -1,0 +1,94 @@
+"""The ``blockdiff`` command. Knows the commands' names; imports only the one that is asked for."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from blockdiff.errors import BlockdiffError, ConfigError, RequestError
+
+# Command: module, function, one line for the overview. Importing torch takes seconds, so --help of
+# the whole program must not import the commands.
+COMMANDS = {
+    "serve": ("blockdiff.cli.serve", "serve", "Serve a checkpoint on Triton Inference Server."),
+    "generate": ("blockdiff.cli.generate", "generate", "Generate text without a server."),
+    "logits": ("blockdiff.cli.logits", "logits", "Write logits and states of chosen phases."),
+    "eval": ("blockdiff.cli.eval", "evaluate", "Measure accuracy and tokens per forward."),
+    "doctor": ("blockdiff.cli.doctor", "doctor", "Check what this machine needs to serve."),
+}
+
+
+def build_app(wanted: str | None) -> typer.Typer:
+    """The program with its real ``wanted`` command and placeholders for the others."""
+    app = typer.Typer(
+        name="blockdiff",
+        help="Block-diffusion language models: engine and Triton server in one command.",
+        epilog="Examples: blockdiff serve --model demo/checkpoint; "
+        'blockdiff generate --model demo/checkpoint --prompt "sort 52 7 31"',
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+    )
+    app.callback()(_no_options)
+    for name, (module, function, summary) in COMMANDS.items():
+        if name == wanted:
+            app.command(name)(getattr(importlib.import_module(module), function))
+        else:
+            app.command(name, help=summary)(_placeholder())
+    return app
+
+
+def _no_options() -> None:
+    """Without a callback, typer drops the command's name when there is only one."""
+
+
+def _placeholder() -> Callable[[], None]:
+    def command() -> None:
+        raise AssertionError("a placeholder command cannot run")
+
+    return command
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code after printing at most one line of error."""
+    words = list(arguments) or ["--help"]
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    try:
+        code = build_app(wanted)(words, standalone_mode=False, prog_name="blockdiff")
+        return code if isinstance(code, int) else 0
+    except (ConfigError, RequestError) as error:
+        return _fail(error, 2)
+    except BlockdiffError as error:
+        return _fail(error, 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 1)
+    except Exception as error:
+        message = usage_message(error)
+        if message is None:
+            raise
+        return _fail(message, 2)
+
+
+def usage_message(error: Exception) -> str | None:
+    """The text of a usage error of the command-line parser; None for any other exception."""
+    # The parser's exception classes moved between releases of typer: go by what they offer.
+    render: Callable[[], Any] | None = getattr(error, "format_message", None)
+    return str(render()) if callable(render) and hasattr(error, "exit_code") else None
+
+
+def _fail(message: object, code: int) -> int:
+    line = " ".join(str(message).split())
+    print(f"blockdiff: {line}", file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""``blockdiff serve``: a checkpoint behind Triton Inference Server, in the foreground.
+
+Knows the command line and the repository's settings; starting and watching is blockdiff.embedded's.
+"""
+
+import json
+import signal
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from blockdiff.embedded import TritonServer
+from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
+from blockdiff.embedded.repository import (
+    ENGINE_MODEL,
+    build_repository,
+    model_names,
+    template_repository,
+)
+from blockdiff.embedded.supervisor import Supervisor, SupervisorPolicy
+from blockdiff.errors import ConfigError
+
+MODELS = ("ensemble", "unary")
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The command line of ``serve``, checked."""
+
+    model: Path
+    repository: Path | None = None
+    host: str = "127.0.0.1"
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    metrics_port: int | None = 8002
+    slots: int | None = None
+    max_queue_size: int | None = None
+    threads: int | None = None
+    max_context: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    exit_timeout: int = 30
+    grpc_threads: int = 8
+    log_file: Path | None = None
+    triton_args: tuple[str, ...] = ()
+
+
+def make_server(options: ServeOptions, work: Path) -> TritonServer:
+    """The server for these options; ``work`` takes its repository, sockets and log."""
+    template = options.repository or template_repository()
+    parameters = {"device": options.device, "dtype": options.dtype}
+    given = {key: value for key, value in parameters.items() if value is not None}
+    repository = build_repository(
+        template,
+        work / "model_repository",
+        max_queue_size=options.max_queue_size,
+        parameters=given,
+    )
+    names = [name for name in MODELS if (repository / name).is_dir()]
+    return TritonServer(
+        repository,
+        http_port=options.http_port,
+        grpc_port=options.grpc_port,
+        metrics_port=options.metrics_port,
+        host=options.host,
+        log_path=options.log_file or work / "tritonserver.log",
+        load_models=names or model_names(repository),
+        environment=model_environment(options, work),
+        exit_timeout_seconds=options.exit_timeout,
+        extra_args=(
+            "--metrics-config=histogram_latencies=true",
+            f"--grpc-infer-thread-count={options.grpc_threads}",
+            "--strict-readiness=true",
+            *options.triton_args,
+        ),
+    )
+
+
+def model_environment(options: ServeOptions, work: Path) -> dict[str, str]:
+    """What the models of the repository read when their config.pbtxt leaves a setting empty."""
+    values = {
+        "BLOCKDIFF_MODEL": str(options.model.resolve()),
+        "BLOCKDIFF_SLOTS": options.slots,
+        "BLOCKDIFF_THREADS": options.threads,
+        "BLOCKDIFF_MAX_CONTEXT": options.max_context,
+        "BLOCKDIFF_RELAY_SOCKET": work / "relay.sock",
+        HEARTBEAT_VARIABLE: work / "heartbeat.json",
+        # The engine's own thread count rules; tokenizers would warn after the backend's fork.
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def how_to_call(server: TritonServer, log_file: Path) -> str:
+    """What to type now, for a person."""
+    body = '{"text_input": "sort 52 7 31 88", "max_tokens": 64, "stream": %s}'
+    generate = f"{server.http_url}/v2/models/ensemble"
+    return "\n".join(
+        [
+            f"ready: HTTP {server.http_url}  gRPC {server.grpc_url}  metrics {server.metrics_url}",
+            f"server log: {log_file}",
+            "whole answer:",
+            f"  curl -s {generate}/generate -d '{body % 'false'}'",
+            "block by block:",
+            f"  curl -sN {generate}/generate_stream -d '{body % 'true'}'",
+            "chat in the terminal:",
+            f"  blockdiff-client chat --url {server.grpc_url}",
+            "press Ctrl-C to stop (running requests may finish; twice stops at once)",
+        ]
+    )
+
+
+def run_supervised(
+    server: TritonServer, work: Path, policy: SupervisorPolicy, output_format: str
+) -> int:
+    """Run until a signal or until the server cannot be kept up."""
+
+    def say(line: str) -> None:
+        typer.echo(f"blockdiff: {line}", err=True)
+
+    def announce() -> None:
+        urls = {
+            "http": server.http_url,
+            "grpc": server.grpc_url,
+            "metrics": server.metrics_url,
+            "pid": server.pid,
+            "log": str(server.log_path),
+        }
+        as_json = output_format == "json"
+        typer.echo(json.dumps(urls) if as_json else how_to_call(server, server.log_path))
+
+    supervisor = Supervisor(
+        server, policy, heartbeat_path=work / "heartbeat.json", on_ready=announce, say=say
+    )
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if supervisor.is_stopping:
+            raise KeyboardInterrupt
+        supervisor.request_stop()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with server:
+            return supervisor.run()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def serve(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)],
+    model_repository: Annotated[
+        Path | None, typer.Option(help="Model repository to serve instead of the project's.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    http_port: Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
+    slots: Annotated[int | None, typer.Option(min=1, help="Requests that run at once.")] = None,
+    max_queue_size: Annotated[
+        int | None, typer.Option(min=0, help="Requests that wait; more are refused.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")] = None,
+    max_context: Annotated[
+        int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    exit_timeout_secs: Annotated[
+        int, typer.Option(min=1, help="How long running requests may take to finish at the end.")
+    ] = 30,
+    grpc_infer_thread_count: Annotated[int, typer.Option(min=2, max=128)] = 8,
+    restart: Annotated[
+        bool, typer.Option(help="Restart the server when its engine dies or hangs.")
+    ] = True,
+    max_restarts: Annotated[int, typer.Option(min=0, help="Restarts allowed in 5 minutes.")] = 3,
+    heartbeat_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds without an engine round that count as a hang.")
+    ] = 30.0,
+    start_timeout: Annotated[float, typer.Option(min=1, help="Seconds until ready.")] = 600.0,
+    log_file: Annotated[Path | None, typer.Option(help="Where tritonserver's log goes.")] = None,
+    triton_arg: Annotated[
+        list[str] | None, typer.Option(help="Further argument for tritonserver; repeatable.")
+    ] = None,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Serve a checkpoint on Triton Inference Server, in the foreground.
+
+    Uses the tritonserver on PATH (container) or unpacks one into the user's cache. A dead or hung
+    engine is noticed and the server restarted. SIGTERM lets running requests finish.
+
+    Examples:
+
+    blockdiff serve --model demo/checkpoint
+
+    blockdiff serve --model demo/checkpoint --http-port 0 --grpc-port 0 --format json
+
+    blockdiff serve --model /models/m --host 0.0.0.0 --slots 16 --max-queue-size 64 --threads 8
+    """
+    if output_format not in ("text", "json"):
+        raise ConfigError(f"--format {output_format}: allowed are text and json")
+    options = ServeOptions(
+        model=model,
+        repository=model_repository,
+        host=host,
+        http_port=http_port or None,
+        grpc_port=grpc_port or None,
+        metrics_port=metrics_port or None,
+        slots=slots,
+        max_queue_size=max_queue_size,
+        threads=threads,
+        max_context=max_context,
+        device=device,
+        dtype=dtype,
+        exit_timeout=exit_timeout_secs,
+        grpc_threads=grpc_infer_thread_count,
+        log_file=log_file,
+        triton_args=tuple(triton_arg or ()),
+    )
+    policy = SupervisorPolicy(
+        restart=restart,
+        max_restarts=max_restarts,
+        heartbeat_timeout_seconds=heartbeat_timeout,
+        start_timeout_seconds=start_timeout,
+    )
+    _check_first(options)
+    with tempfile.TemporaryDirectory(prefix="blockdiff-serve-") as folder:
+        work = Path(folder)
+        server = make_server(options, work)
+        code = run_supervised(server, work, policy, output_format)
+    raise typer.Exit(code)
+
+
+def _check_first(options: ServeOptions) -> None:
+    """Find what cannot work before a process is started."""
+    from blockdiff.cli.checkpoint_check import check_checkpoint
+
+    if options.repository is not None and not options.repository.is_dir():
+        raise ConfigError(f"--model-repository {options.repository}: no such folder")
+    repository = options.repository or template_repository()
+    typer.echo(f"blockdiff: checking {options.model}", err=True)
+    if (repository / ENGINE_MODEL).is_dir():
+        check_checkpoint(options.model, options.dtype or "float32")
+    elif not options.model.is_dir():
+        raise ConfigError(f"model folder {options.model}: not found")

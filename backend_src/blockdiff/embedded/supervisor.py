@@ -1,0 +1,173 @@
+"""Keeps a tritonserver in service: watches its stubs and its engine, ends and restarts it.
+
+Triton neither reports nor restarts a dead Python stub in every release, and streams that were
+running in it hang for ever. Ending the server breaks them, so that clients see an error at once.
+Knows processes and heartbeats; knows nothing of the models.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockdiff.embedded.heartbeat import read_heartbeat
+from blockdiff.embedded.server import ServerError, TritonServer
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SupervisorPolicy:
+    """How faults are found and how often a server is restarted."""
+
+    restart: bool = True
+    max_restarts: int = 3
+    window_seconds: float = 300.0
+    first_backoff_seconds: float = 0.5
+    max_backoff_seconds: float = 15.0
+    poll_seconds: float = 0.25
+    heartbeat_timeout_seconds: float = 30.0
+    start_timeout_seconds: float = 600.0
+    idle_seconds_before_end: float = 3.0
+
+
+class Supervisor:
+    """Runs one server until it is asked to stop or cannot be kept up."""
+
+    def __init__(
+        self,
+        server: TritonServer,
+        policy: SupervisorPolicy,
+        *,
+        heartbeat_path: Path | None = None,
+        on_ready: Callable[[], None] = lambda: None,
+        say: Say = lambda line: None,
+    ) -> None:
+        self.server = server
+        self.policy = policy
+        self.restarts = 0
+        self._heartbeat_path = heartbeat_path
+        self._on_ready = on_ready
+        self._say = say
+        self._stop = threading.Event()
+        self._restart_times: list[float] = []
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once a stop was asked for."""
+        return self._stop.is_set()
+
+    def request_stop(self) -> None:
+        """Ask for a graceful end; safe in a signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Serve until stopped; 0 after a graceful end, 1 when the server could not be kept up."""
+        self._bring_up()
+        while not self._stop.is_set():
+            fault = self._watch()
+            if fault is None:
+                break
+            self._say(f"fault: {fault}; ending the server so that waiting clients get an error")
+            self.server.stop(graceful_seconds=0)
+            if not self._may_restart():
+                return 1
+            self._restart()
+        if not self._stop.is_set():
+            return 1
+        self._say("stopping: running requests may finish")
+        self._drain()
+        return 0
+
+    def _bring_up(self) -> None:
+        if self._heartbeat_path is not None:
+            # A beat of the run before must not count for this one.
+            self._heartbeat_path.unlink(missing_ok=True)
+        self.server.launch(self._say)
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.server.stop(graceful_seconds=0)
+            raise
+        if not self._stop.is_set():
+            self._on_ready()
+
+    def _wait_ready(self) -> None:
+        waiter = self.server.readiness(self.policy.start_timeout_seconds, self._say)
+        while not self._stop.is_set() and not waiter.step():
+            self._stop.wait(0.1)
+
+    def _watch(self) -> str | None:
+        """Return the first fault; None when asked to stop."""
+        stubs = self.server.stubs()
+        while not self._stop.wait(self.policy.poll_seconds):
+            fault = self._fault(stubs)
+            if fault is not None:
+                return fault
+        return None
+
+    def _fault(self, stubs: dict[int, str]) -> str | None:
+        if not self.server.is_running():
+            return f"tritonserver ended by itself (exit code {self.server.exit_code()})"
+        alive = self.server.stubs()
+        for pid, model in stubs.items():
+            if pid not in alive:
+                return f"the process of model {model} ({pid}) died"
+        beat = read_heartbeat(self._heartbeat_path) if self._heartbeat_path else None
+        if beat is not None and beat.age() > self.policy.heartbeat_timeout_seconds:
+            return f"the engine (process {beat.pid}) made no round for {beat.age():.0f} s"
+        return None
+
+    def _drain(self) -> None:
+        """End the server when its requests are done.
+
+        Triton waits out its whole exit timeout while a client merely keeps a stream open; an engine
+        that reports no running request for a moment lets us end it earlier.
+        """
+        deadline = time.monotonic() + self.server.exit_timeout_seconds + 5
+        idle_since: float | None = None
+        self.server.terminate()
+        while self.server.is_running() and time.monotonic() < deadline:
+            beat = read_heartbeat(self._heartbeat_path) if self._heartbeat_path else None
+            if beat is None or beat.running != 0:
+                idle_since = None
+            else:
+                idle_since = idle_since or time.monotonic()
+                if time.monotonic() - idle_since > self.policy.idle_seconds_before_end:
+                    break
+            time.sleep(0.1)
+        self.server.stop(graceful_seconds=0)
+
+    def _may_restart(self) -> bool:
+        if not self.policy.restart:
+            self._say("not restarting (--no-restart)")
+            return False
+        now = time.monotonic()
+        recent = [t for t in self._restart_times if now - t < self.policy.window_seconds]
+        self._restart_times = recent
+        if len(recent) >= self.policy.max_restarts:
+            self._say(
+                f"giving up after {len(recent)} restarts in {self.policy.window_seconds:.0f} s; "
+                f"the server's log is {self.server.log_path}"
+            )
+            return False
+        return True
+
+    def _restart(self) -> None:
+        """Restart with backoff; a start that fails counts as a restart too."""
+        while self._may_restart():
+            backoff = min(
+                self.policy.first_backoff_seconds * 2 ** len(self._restart_times),
+                self.policy.max_backoff_seconds,
+            )
+            self._restart_times.append(time.monotonic())
+            self.restarts += 1
+            self._say(f"restarting in {backoff:.1f} s (restart {self.restarts})")
+            if self._stop.wait(backoff):
+                return
+            try:
+                return self._bring_up()
+            except ServerError as error:
+                self._say(f"fault: {error}")
+        raise ServerError(f"the server could not be restarted; see {self.server.log_path}")

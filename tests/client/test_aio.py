@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from blockdiff_client import (
     AsyncClient,
     Cancelled,

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
+
 from blockdiff_client import (
     Cancelled,
     Client,

@@ -8,6 +8,7 @@ import time
 
 import grpc
 import pytest
+
 from blockdiff_client import (
     Cancelled,
     Client,

@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+
 from blockdiff_client import InvalidArgument, Options, ServerError, ToolCall, Unavailable
 from blockdiff_client.errors import from_status, from_text
 from blockdiff_client.wire import INPUT_TYPES, build_request, input_values, parse_tool_calls

@@ -4,8 +4,10 @@ Knows the command line and the repository's settings; starting and watching is b
 """
 
 import json
+import os
 import signal
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -13,8 +15,9 @@ from typing import Annotated
 
 import typer
 
-from blockdiff.embedded import TritonServer
+from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
 from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
+from blockdiff.embedded.paths import cache_directory
 from blockdiff.embedded.repository import (
     ENGINE_MODEL,
     build_repository,
@@ -25,6 +28,7 @@ from blockdiff.embedded.supervisor import Supervisor, SupervisorPolicy
 from blockdiff.errors import ConfigError
 
 MODELS = ("ensemble", "unary")
+KEPT_LOGS = 20
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ class ServeOptions:
     triton_args: tuple[str, ...] = ()
 
 
-def make_server(options: ServeOptions, work: Path) -> TritonServer:
+def make_server(
+    options: ServeOptions, work: Path, installation: TritonInstallation
+) -> TritonServer:
     """The server for these options; ``work`` takes its repository, sockets and log."""
     template = options.repository or template_repository()
     parameters = {"device": options.device, "dtype": options.dtype}
@@ -67,17 +73,31 @@ def make_server(options: ServeOptions, work: Path) -> TritonServer:
         grpc_port=options.grpc_port,
         metrics_port=options.metrics_port,
         host=options.host,
-        log_path=options.log_file or work / "tritonserver.log",
+        log_path=options.log_file or new_log_path(),
         load_models=names or model_names(repository),
         environment=model_environment(options, work),
         exit_timeout_seconds=options.exit_timeout,
-        extra_args=(
-            "--metrics-config=histogram_latencies=true",
-            f"--grpc-infer-thread-count={options.grpc_threads}",
-            "--strict-readiness=true",
-            *options.triton_args,
-        ),
+        extra_args=server_arguments(options, installation),
+        installation=installation,
     )
+
+
+def server_arguments(options: ServeOptions, installation: TritonInstallation) -> tuple[str, ...]:
+    """Flags of tritonserver beyond ports and models; what an older release lacks is left out."""
+    arguments = ["--metrics-config=histogram_latencies=true", "--strict-readiness=true"]
+    # Ensembles run their steps on these threads.
+    if installation.supports("--grpc-infer-thread-count"):
+        arguments.append(f"--grpc-infer-thread-count={options.grpc_threads}")
+    return (*arguments, *options.triton_args)
+
+
+def new_log_path() -> Path:
+    """A log file of this run in the cache; only the newest runs' logs are kept."""
+    folder = cache_directory() / "logs"
+    folder.mkdir(exist_ok=True)
+    for old in sorted(folder.glob("tritonserver-*.log"))[:-KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    return folder / f"tritonserver-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
 def model_environment(options: ServeOptions, work: Path) -> dict[str, str]:
@@ -114,13 +134,15 @@ def how_to_call(server: TritonServer, log_file: Path) -> str:
     )
 
 
+def say(line: str) -> None:
+    """Progress for the person at the terminal."""
+    typer.echo(f"blockdiff: {line}", err=True)
+
+
 def run_supervised(
     server: TritonServer, work: Path, policy: SupervisorPolicy, output_format: str
 ) -> int:
     """Run until a signal or until the server cannot be kept up."""
-
-    def say(line: str) -> None:
-        typer.echo(f"blockdiff: {line}", err=True)
 
     def announce() -> None:
         urls = {
@@ -228,9 +250,10 @@ def serve(
         start_timeout_seconds=start_timeout,
     )
     _check_first(options)
+    installation = find_installation(say)
     with tempfile.TemporaryDirectory(prefix="blockdiff-serve-") as folder:
         work = Path(folder)
-        server = make_server(options, work)
+        server = make_server(options, work, installation)
         code = run_supervised(server, work, policy, output_format)
     raise typer.Exit(code)
 
@@ -242,7 +265,7 @@ def _check_first(options: ServeOptions) -> None:
     if options.repository is not None and not options.repository.is_dir():
         raise ConfigError(f"--model-repository {options.repository}: no such folder")
     repository = options.repository or template_repository()
-    typer.echo(f"blockdiff: checking {options.model}", err=True)
+    say(f"checking {options.model}")
     if (repository / ENGINE_MODEL).is_dir():
         check_checkpoint(options.model, options.dtype or "float32")
     elif not options.model.is_dir():

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,16 @@ class TritonInstallation:
     source: str  # "path" or "wheel"
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+
+    def supports(self, flag: str) -> bool:
+        """True when this release of tritonserver knows the command-line flag."""
+        result = subprocess.run(
+            [str(self.binary), "--help"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **self.environment},
+        )
+        return f"{flag} " in result.stdout + result.stderr
 
 
 def find_installation(say: Say = lambda line: None) -> TritonInstallation:

@@ -7,6 +7,8 @@ from pathlib import Path
 _LINE = re.compile(r"^(?P<level>[IWEF])\d{4} [\d:.]+ \d+ [^\]]+\] (?P<text>.*)$")
 _LOADING = re.compile(r'"?loading: (?P<model>[^:"]+):\d+')
 _LOADED = re.compile(r"\"?successfully loaded '(?P<model>[^']+)'")
+# What is said before logging starts: a wrong option, a library that is not found.
+_PLAIN_ERROR = re.compile(r"unrecognized option|error while loading|failed to|cannot open")
 _NOISE = ("DCGM", "pinned system memory", "CUDA", "GPU metrics", "CPU memory")
 
 
@@ -25,6 +27,8 @@ class LogFollower:
         for line in self._new_lines():
             found = _LINE.match(line)
             if found is None:
+                if _PLAIN_ERROR.search(line):
+                    self._errors.append(line.strip())
                 continue
             if found["level"] in "EF" and not any(word in line for word in _NOISE):
                 self._errors.append(found["text"].strip('"'))

@@ -1,0 +1,113 @@
+"""Runs jobs on an engine, each from its arrival on, and keeps what came out.
+
+Knows nothing of files, flags or how results are shown.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockdiff.cli.request_lines import Job
+from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
+from blockdiff.engine import Engine
+from blockdiff.text import TextStream, Tokenizer
+
+
+@dataclass
+class Outcome:
+    """What one job gave. Filled block by block."""
+
+    job: Job
+    blocks: list[BlockResult] = field(default_factory=list)
+    seconds: float = 0.0
+    """From arrival (not from getting a slot) to the last block."""
+
+    @property
+    def output_ids(self) -> list[int]:
+        return [token for block in self.blocks for token in block.token_ids]
+
+    @property
+    def final(self) -> BlockResult:
+        return self.blocks[-1]
+
+    @property
+    def forwards(self) -> ForwardCounts:
+        return self.final.forwards or ForwardCounts()
+
+
+def run_jobs(
+    engine: Engine,
+    jobs: Sequence[Job],
+    on_done: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Run all jobs, in order of arrival, as slots allow; outcomes in the order of ``jobs``."""
+    start = time.monotonic()
+    outcomes = {job.request.uid: Outcome(job) for job in jobs}
+    waiting = deque(sorted(jobs, key=lambda job: job.arrive_after_seconds))
+    while waiting or engine.has_work:
+        now = time.monotonic() - start
+        while waiting and engine.free_slots and waiting[0].arrive_after_seconds <= now:
+            engine.add_request(waiting.popleft().request)
+        if not engine.has_work:
+            time.sleep(max(waiting[0].arrive_after_seconds - now, 0.0))
+            continue
+        for result in engine.step():
+            outcome = outcomes[result.request_uid]
+            outcome.blocks.append(result)
+            if result.is_final:
+                arrival = start + outcome.job.arrive_after_seconds
+                outcome.seconds = time.monotonic() - arrival
+                on_done(outcome)
+    return list(outcomes.values())
+
+
+def output_text(
+    request: Request, outcome: Outcome, eos_ids: Sequence[int], tokenizer: Tokenizer
+) -> str:
+    """The response as text: without the EOS that ended it, cut before a stop string."""
+    ids = outcome.output_ids
+    ended = outcome.final.finish_reason is FinishReason.STOP and not request.ignore_eos
+    if ended and ids and ids[-1] in eos_ids:
+        ids = ids[:-1]
+    stream = TextStream(tokenizer, request.stop_strings, min_tokens=request.min_tokens)
+    return stream.push(ids, final=True).text
+
+
+def as_json(
+    outcome: Outcome, eos_ids: Sequence[int], tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """The object that ``generate`` prints for one request."""
+    request, counts = outcome.job.request, outcome.forwards
+    text = None
+    if tokenizer is not None:
+        text = output_text(request, outcome, eos_ids, tokenizer)
+    reason = outcome.final.finish_reason
+    shown: dict[str, Any] = {"name": outcome.job.name} if outcome.job.name is not None else {}
+    shown |= {
+        "output_ids": outcome.output_ids,
+        "text": text,
+        "finish_reason": None if reason is None else str(reason),
+        "stop_reason": outcome.final.stop_reason,
+        "num_input_tokens": len(request.input_ids),
+        "num_output_tokens": len(outcome.output_ids),
+        "forwards": {
+            "prefill": counts.prefill,
+            "preview": counts.preview,
+            "commit": counts.commit,
+            "commit_fused": counts.commit_fused,
+        },
+        "blocks": [
+            {
+                "index": block.block_index,
+                "token_ids": list(block.token_ids),
+                "denoise_steps": block.denoise_steps,
+            }
+            for block in outcome.blocks
+        ],
+        "seconds": round(outcome.seconds, 6),
+    }
+    if outcome.final.error is not None:
+        shown["error"] = outcome.final.error
+    return shown

@@ -1,7 +1,21 @@
 """Text work around the engine: tokens to text, chat templates, reasoning, tool calls."""
 
+from blockdiff.text.reasoning import ReasoningSplitter, SplitText
 from blockdiff.text.special import SpecialTokens
 from blockdiff.text.stream import TextCodec, TextDelta, TextStream
 from blockdiff.text.tokenizer import ThinkState, Tokenizer
+from blockdiff.text.tool_calls import ParsedText, ToolCall, ToolCallParser
 
-__all__ = ["SpecialTokens", "TextCodec", "TextDelta", "TextStream", "ThinkState", "Tokenizer"]
+__all__ = [
+    "ParsedText",
+    "ReasoningSplitter",
+    "SpecialTokens",
+    "SplitText",
+    "TextCodec",
+    "TextDelta",
+    "TextStream",
+    "ThinkState",
+    "Tokenizer",
+    "ToolCall",
+    "ToolCallParser",
+]

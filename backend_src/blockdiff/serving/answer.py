@@ -1,0 +1,64 @@
+"""The text side of one running request: token ids of blocks in, public deltas out.
+
+Knows tokens, reasoning and tool calls; knows nothing of tensors or of the engine.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from blockdiff.serving.spec import TextContext
+from blockdiff.text import (
+    ReasoningSplitter,
+    TextStream,
+    ThinkState,
+    Tokenizer,
+    ToolCall,
+    ToolCallParser,
+)
+
+
+class Delta(NamedTuple):
+    text: str
+    reasoning: str
+    calls: list[dict[str, Any]]
+
+
+class AnswerText:
+    """Text state of one request; the engine has already decided where it ends."""
+
+    def __init__(self, tokenizer: Tokenizer, uid: int, context: TextContext) -> None:
+        self.context = context
+        self.has_calls = False
+        self._uid = uid
+        self._stream = TextStream(tokenizer, context.stop_words, min_tokens=context.min_tokens)
+        self._splitter = ReasoningSplitter(ThinkState(context.think)) if context.is_chat else None
+        self._calls = ToolCallParser() if context.has_tools else None
+        self._num_calls = 0
+        self._echo = context.echo
+
+    def push(self, token_ids: Sequence[int], stop_reason: str, final: bool) -> Delta:
+        """Deltas of one block; the token that only marks the end is no text."""
+        if final and token_ids and stop_reason == str(token_ids[-1]):
+            token_ids = token_ids[:-1]
+        found = self._stream.push(token_ids, final)
+        text, reasoning = found.text, ""
+        if self._splitter is not None:
+            text, reasoning = self._splitter.push(text, final)
+        calls: list[ToolCall] = []
+        if self._calls is not None:
+            text, calls = self._calls.push(text, final)
+        text, self._echo = self._echo + text, ""
+        return Delta(text, reasoning, [self._public(call) for call in calls])
+
+    def _public(self, call: ToolCall) -> dict[str, Any]:
+        index = self._num_calls
+        self._num_calls += 1
+        self.has_calls = True
+        digest = hashlib.sha256(f"{self._uid}:{index}".encode()).hexdigest()
+        return {
+            "index": index,
+            "id": f"call_{digest[:24]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }

@@ -1,0 +1,177 @@
+"""The ``block_diffusion`` model: token ids in, one decoupled response per finished block out.
+
+``execute`` holds a request until it has a slot, so that Triton's own queue (priorities, limits,
+timeouts, metrics) is the admission control. Knows the engine loop and Triton's Python interface;
+knows nothing of text.
+"""
+
+import itertools
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from blockdiff.core import FinishReason, Request
+from blockdiff.errors import CapacityError, EngineDeadError, RequestError
+from blockdiff.serving.checks import check_engine
+from blockdiff.serving.dispatcher import ResponseDispatcher
+from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError
+from blockdiff.serving.model import ServedModel
+from blockdiff.serving.monitor import Monitor
+from blockdiff.serving.outgoing import OutgoingStream
+from blockdiff.serving.relay import CANCEL_KEY, CancelReceiver
+from blockdiff.serving.settings import Settings
+from blockdiff.serving.spec import RequestSpec, parse_spec
+from blockdiff.serving.tensors import input_arrays, text_of
+
+
+@dataclass(frozen=True)
+class ServedEngine:
+    """A started engine loop and the check that a request must pass before it may wait."""
+
+    loop: Any
+    validate: Callable[[Request], None]
+
+
+def build_engine(settings: Settings) -> ServedEngine:
+    """Loads the checkpoint, warms every kind of round up and starts the engine thread."""
+    # Imported here: tests and tools that need no model do without torch.
+    from blockdiff.checkpoint import load_model
+    from blockdiff.engine import Engine, EngineConfig, EngineLoop
+    from blockdiff.text import Tokenizer
+
+    model = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+    config = EngineConfig(
+        max_slots=settings.slots,
+        max_context=settings.max_context,
+        prefill_token_budget=settings.prefill_token_budget,
+        max_output_tokens=settings.max_output_tokens,
+        num_threads=settings.threads,
+    )
+    engine = Engine(model, config, Tokenizer.load(settings.model))
+    engine.warm_up()
+    loop = EngineLoop(engine)
+    loop.start()
+    return ServedEngine(loop, engine.validate)
+
+
+class BlockDiffusionModel(ServedModel):
+    """Triton's side of the engine."""
+
+    where = "block_diffusion"
+
+    def build_engine(self, settings: Settings) -> ServedEngine:
+        return build_engine(settings)
+
+    def start(self, model_config: dict[str, Any], settings: Settings) -> None:
+        check_engine(model_config, self.config_file)
+        self._settings = settings
+        # Unique across restarts too: postprocessing may still hold state of an earlier engine.
+        self._uids = itertools.count((secrets.randbits(31) << 32) + 1)
+        self._uid_of_key: dict[str, int] = {}
+        engine = self.build_engine(settings)
+        self._loop, self._validate = engine.loop, engine.validate
+        self._dispatcher = ResponseDispatcher(self.pb_utils, self._loop.cancel)
+        self._receiver = CancelReceiver(
+            settings.relay_socket, self._loop.cancel, self._cancel_by_key
+        )
+        self._monitor = Monitor(self.pb_utils, self._loop.snapshot, settings.heartbeat_file)
+        for worker in (self._dispatcher, self._receiver, self._monitor):
+            worker.start()
+
+    def is_ready(self) -> bool:
+        """Asked by Triton 26.03 and newer."""
+        return bool(self._loop.is_healthy)
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                self._admit(request, sender)
+            except Exception as error:
+                self._dispatcher.refuse(sender, error)
+
+    def finalize(self) -> None:
+        """Lets running requests finish, then ends every thread."""
+        self._loop.shutdown(self._settings.drain_seconds)
+        for worker in (self._dispatcher, self._receiver, self._monitor):
+            worker.close()
+
+    def _admit(self, request: Any, sender: Any) -> None:
+        if not self._loop.is_healthy:
+            raise EngineDeadError(f"the engine has died; {RETRY_HINT}, the server restarts")
+        spec, input_ids = self._read(request)
+        uid = next(self._uids)
+        deadline = self._deadline(request, spec)
+        wanted = spec.engine_request(uid, input_ids, deadline)
+        self._validate(wanted)
+        ticket = self._wait_for_slot(request, deadline)
+        key = _cancel_key(request)
+        if key:
+            self._uid_of_key[key] = uid
+        self._dispatcher.open(OutgoingStream(self.pb_utils, uid, sender, spec))
+        try:
+            self._loop.submit(wanted, self._on_result(key), ticket)
+        except Exception as error:
+            self._uid_of_key.pop(key, None)
+            self._dispatcher.fail(uid, error)
+
+    def _on_result(self, key: str) -> Callable[[Any], None]:
+        if not key:
+            return self._dispatcher.post
+
+        def post_and_forget(result: Any) -> None:
+            if result.is_final:
+                self._uid_of_key.pop(key, None)
+            self._dispatcher.post(result)
+
+        return post_and_forget
+
+    def _read(self, request: Any) -> tuple[RequestSpec, tuple[int, ...]]:
+        arrays = input_arrays(self.pb_utils, request, ("input_ids", "request_spec"))
+        for name in ("input_ids", "request_spec"):
+            if name not in arrays:
+                raise RequestError(f"{name}: missing; call the ensemble or preprocessing first")
+        spec = parse_spec(text_of(arrays["request_spec"]))
+        return spec, tuple(arrays["input_ids"].reshape(-1).tolist())
+
+    def _deadline(self, request: Any, spec: RequestSpec) -> float:
+        """The caller's ``timeout`` (microseconds) or the server's own limit, from arrival on."""
+        now = time.monotonic()
+        arrived = min(spec.received_at, now) if spec.received_at is not None else now
+        limit = self._settings.default_timeout_seconds
+        timeout = request.timeout() / 1e6
+        return arrived + (min(timeout, limit) if timeout > 0 else limit)
+
+    def _wait_for_slot(self, request: Any, deadline: float) -> Any:
+        stopped: list[FinishReason] = []
+
+        def should_stop() -> FinishReason | None:
+            if request.is_cancelled():
+                stopped.append(FinishReason.CANCELLED)
+            elif time.monotonic() >= deadline:
+                stopped.append(FinishReason.TIMEOUT)
+            return stopped[-1] if stopped else None
+
+        try:
+            return self._loop.wait_for_slot(should_stop)
+        except Exception:
+            if not stopped:
+                raise
+            if stopped[-1] is FinishReason.CANCELLED:
+                raise RequestCancelledError("the request was cancelled while it waited") from None
+            raise CapacityError(
+                f"the deadline passed while the request waited for a free slot; {RETRY_HINT}"
+            ) from None
+
+    def _cancel_by_key(self, key: str) -> None:
+        uid = self._uid_of_key.get(key)
+        if uid is not None:
+            self._loop.cancel(uid)
+
+
+def _cancel_key(request: Any) -> str:
+    parameters = json.loads(request.parameters() or "{}")
+    return str(parameters.get(CANCEL_KEY, ""))

@@ -1,0 +1,121 @@
+"""The one thread that talks to response senders, between the engine thread and Triton.
+
+The engine thread only enqueues here, so it never waits for Triton. Also notices callers that gave
+up. Knows nothing of models or of how a slot is given.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from blockdiff.core import BlockResult
+from blockdiff.serving.errors import log, triton_error
+from blockdiff.serving.outgoing import OutgoingStream
+
+POLL_SECONDS = 0.1
+
+
+class _Refusal(NamedTuple):
+    sender: Any
+    error: BaseException
+
+
+class _Failure(NamedTuple):
+    uid: int
+    error: Exception
+
+
+class ResponseDispatcher:
+    """Delivers results in the order in which they were posted."""
+
+    def __init__(self, pb_utils: Any, cancel: Callable[[int], None]) -> None:
+        self._pb_utils = pb_utils
+        self._cancel = cancel
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._streams: dict[int, OutgoingStream] = {}
+        self._cancelled: set[int] = set()
+        self._thread = threading.Thread(target=self._main, name="blockdiff-dispatch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def open(self, stream: OutgoingStream) -> None:
+        """Must come before the request's first result is posted."""
+        self._queue.put(stream)
+
+    def post(self, result: BlockResult) -> None:
+        self._queue.put(result)
+
+    def fail(self, uid: int, error: Exception) -> None:
+        """Ends an opened request that never reached the engine."""
+        self._queue.put(_Failure(uid, error))
+
+    def refuse(self, sender: Any, error: BaseException) -> None:
+        """Ends a request that was never opened."""
+        self._queue.put(_Refusal(sender, error))
+
+    def close(self) -> None:
+        """Delivers what is queued, then ends the thread."""
+        self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _main(self) -> None:
+        poll_at = time.monotonic() + POLL_SECONDS
+        while True:
+            try:
+                item = self._queue.get(timeout=max(0.0, poll_at - time.monotonic()))
+            except queue.Empty:
+                self._poll_callers()
+                poll_at = time.monotonic() + POLL_SECONDS
+                continue
+            if item is None:
+                return
+            try:
+                self._handle(item)
+            except Exception as error:
+                log(self._pb_utils, "error", f"block_diffusion: a response was not sent: {error!r}")
+
+    def _handle(self, item: Any) -> None:
+        if isinstance(item, OutgoingStream):
+            self._streams[item.uid] = item
+        elif isinstance(item, _Refusal):
+            self._send_refusal(item)
+        elif isinstance(item, _Failure):
+            self._forget(item.uid).fail(item.error)
+        else:
+            self._deliver(item)
+
+    def _deliver(self, result: BlockResult) -> None:
+        stream = self._streams.get(result.request_uid)
+        if stream is None:
+            return
+        try:
+            stream.send(result)
+        except Exception:
+            # The caller cannot be reached any more: its slot must not stay taken.
+            self._cancel(result.request_uid)
+            self._forget(result.request_uid)
+            raise
+        if not stream.is_open:
+            self._forget(result.request_uid)
+
+    def _send_refusal(self, refusal: _Refusal) -> None:
+        pb_utils = self._pb_utils
+        error = triton_error(pb_utils, refusal.error, "block_diffusion")
+        refusal.sender.send(
+            pb_utils.InferenceResponse(error=error),
+            flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+        )
+
+    def _poll_callers(self) -> None:
+        for uid, stream in self._streams.items():
+            if uid not in self._cancelled and stream.is_cancelled():
+                self._cancelled.add(uid)
+                self._cancel(uid)
+
+    def _forget(self, uid: int) -> OutgoingStream:
+        self._cancelled.discard(uid)
+        return self._streams.pop(uid)

@@ -1,0 +1,136 @@
+"""Publishes the engine's counters: Triton metrics and the heartbeat file of the supervisor.
+
+Runs on a thread of its own and only reads. Knows nothing of requests.
+"""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blockdiff.serving.errors import log
+
+TICK_SECONDS = 0.1
+HEARTBEAT_SECONDS = 1.0
+Snapshot = Mapping[str, Any]
+
+# (metric, snapshot key, labels, help)
+_GAUGES = (
+    ("blockdiff_running_requests", "running", "Requests that hold a slot"),
+    ("blockdiff_free_slots", "free_slots", "Slots that a request can take at once"),
+    ("blockdiff_waiting_requests", "waiting", "Requests that wait for a slot inside execute"),
+)
+_COUNTERS = (
+    ("blockdiff_rounds_total", "rounds", {}, "Engine rounds (one forward each)"),
+    ("blockdiff_output_tokens_total", "output_tokens", {}, "Tokens handed out"),
+    ("blockdiff_failed_requests_total", "failed", {}, "Requests that failed inside the engine"),
+    *(
+        (
+            "blockdiff_forwards_total",
+            f"forwards_{phase}",
+            {"phase": phase},
+            "Forwards in which a request had rows, by what the rows did",
+        )
+        for phase in ("prefill", "preview", "commit", "commit_fused")
+    ),
+)
+
+
+class EngineMetrics:
+    """Triton's own metrics endpoint shows these; silently absent where the server has none."""
+
+    def __init__(self, pb_utils: Any) -> None:
+        self._gauges: dict[str, Any] = {}
+        self._counters: dict[str, Any] = {}
+        self._shown: dict[str, float] = {}
+        self._families: dict[str, Any] = {}
+        try:
+            self._create(pb_utils)
+        except Exception as error:
+            log(pb_utils, "warn", f"block_diffusion: no metrics of its own ({error})")
+            self._gauges, self._counters = {}, {}
+
+    def _create(self, pb_utils: Any) -> None:
+        kinds = pb_utils.MetricFamily
+        for name, key, text in _GAUGES:
+            self._gauges[key] = self._metric(pb_utils, name, text, kinds.GAUGE, {})
+        for name, key, labels, text in _COUNTERS:
+            self._counters[key] = self._metric(pb_utils, name, text, kinds.COUNTER, labels)
+
+    def _metric(
+        self, pb_utils: Any, name: str, text: str, kind: Any, labels: Mapping[str, str]
+    ) -> Any:
+        if name not in self._families:
+            self._families[name] = pb_utils.MetricFamily(name=name, description=text, kind=kind)
+        return self._families[name].Metric(labels={"model": "block_diffusion", **labels})
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Sends only what changed: each value is one message to the server process."""
+        for key, metric in self._gauges.items():
+            value = float(snapshot.get(key, 0))
+            if self._shown.get(key) != value:
+                metric.set(value)
+                self._shown[key] = value
+        for key, metric in self._counters.items():
+            value = float(snapshot.get(key, 0))
+            step = value - self._shown.get(key, 0.0)
+            if step > 0:
+                metric.increment(step)
+                self._shown[key] = value
+
+
+def write_heartbeat(path: Path, snapshot: Snapshot) -> None:
+    """Replaces the heartbeat file in one step, so that a reader never sees half of it."""
+    content = {"pid": os.getpid(), "time": time.time(), **snapshot}
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.replace(path)
+
+
+class Monitor:
+    """The thread. ``snapshot`` must be safe to call from any thread."""
+
+    def __init__(
+        self,
+        pb_utils: Any,
+        snapshot: Callable[[], Snapshot],
+        heartbeat_file: Path | None,
+    ) -> None:
+        self._pb_utils = pb_utils
+        self._snapshot = snapshot
+        self._heartbeat_file = heartbeat_file
+        self._metrics = EngineMetrics(pb_utils)
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="blockdiff-monitor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._heartbeat_file is not None:
+            self._heartbeat_file.unlink(missing_ok=True)
+
+    def _main(self) -> None:
+        beat_at = 0.0
+        has_complained = False
+        while True:
+            try:
+                snapshot = self._snapshot()
+                self._metrics.show(snapshot)
+                if self._heartbeat_file is not None and time.monotonic() >= beat_at:
+                    write_heartbeat(self._heartbeat_file, snapshot)
+                    beat_at = time.monotonic() + HEARTBEAT_SECONDS
+            except Exception as error:
+                if not has_complained:
+                    with contextlib.suppress(Exception):
+                        log(self._pb_utils, "error", f"block_diffusion: monitor: {error!r}")
+                has_complained = True
+            if self._is_closing.wait(TICK_SECONDS):
+                return

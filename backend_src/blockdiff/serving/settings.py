@@ -1,0 +1,143 @@
+"""Configuration of the served models: config.pbtxt parameters first, then environment variables.
+
+Built once when a model starts, checked there and never changed. Knows no request.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from blockdiff.errors import ConfigError
+
+ENVIRONMENT = {
+    "model": "BLOCKDIFF_MODEL",
+    "slots": "BLOCKDIFF_SLOTS",
+    "threads": "BLOCKDIFF_THREADS",
+    "max_context": "BLOCKDIFF_MAX_CONTEXT",
+    "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
+    "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
+}
+# Parameters that Triton or its Python backend reads itself.
+_FOREIGN = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of the repository; every model reads the few it needs."""
+
+    model: Path
+    relay_socket: Path
+    heartbeat_file: Path | None = None
+    slots: int = 8
+    threads: int | None = None
+    max_context: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    prefill_token_budget: int = 512
+    max_output_tokens: int = 4096
+    default_max_tokens: int = 256
+    max_prompt_bytes: int = 4 << 20
+    default_timeout_seconds: float = 600.0
+    drain_seconds: float = 20.0
+    text_input_special_tokens: str = "text"
+    ensemble: str = "ensemble"
+
+
+def _integer(low: int, high: int) -> Callable[[str, str], Any]:
+    def read(name: str, text: str) -> int:
+        if not text.isdigit() or not low <= int(text) <= high:
+            raise ConfigError(f"{name}: got {text!r}, allowed {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value <= 86_400.0:
+        raise ConfigError(f"{name}: got {text!r}, allowed more than 0 and up to 86400 seconds")
+    return value
+
+
+def _choice(*allowed: str) -> Callable[[str, str], Any]:
+    def read(name: str, text: str) -> str:
+        if text not in allowed:
+            raise ConfigError(f"{name}: got {text!r}, allowed {' or '.join(allowed)}")
+        return text
+
+    return read
+
+
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "model": lambda name, text: Path(text),
+    "relay_socket": lambda name, text: Path(text),
+    "heartbeat_file": lambda name, text: Path(text),
+    "slots": _integer(1, 4096),
+    "threads": _integer(1, 1024),
+    "max_context": _integer(1, 1 << 24),
+    "device": _choice("cpu", "cuda"),
+    "dtype": _choice("float32", "bfloat16"),
+    "prefill_token_budget": _integer(1, 1 << 20),
+    "max_output_tokens": _integer(1, 1 << 24),
+    "default_max_tokens": _integer(1, 1 << 24),
+    "max_prompt_bytes": _integer(1, 1 << 30),
+    "default_timeout_seconds": _seconds,
+    "drain_seconds": _seconds,
+    "text_input_special_tokens": _choice("text", "control"),
+    "ensemble": lambda name, text: text,
+}
+
+
+def read_settings(
+    model_config: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> Settings:
+    """Merges the ``parameters`` of a parsed model configuration with the environment.
+
+    An empty parameter counts as not given. Unknown parameters and malformed values are refused.
+    """
+    given = {
+        name: str(entry.get("string_value", "")).strip()
+        for name, entry in model_config.get("parameters", {}).items()
+        if name not in _FOREIGN
+    }
+    known = {item.name for item in fields(Settings)}
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"parameters {name!r}: unknown; allowed {', '.join(sorted(known))}")
+    values: dict[str, Any] = {}
+    for name in known:
+        source = f"parameters {name!r}" if given.get(name) else ENVIRONMENT.get(name, name)
+        text = given.get(name) or environment.get(ENVIRONMENT.get(name, ""), "").strip()
+        if text:
+            values[name] = _READERS[name](source, text)
+    if "model" not in values:
+        raise ConfigError("BLOCKDIFF_MODEL: not set; give the checkpoint folder there")
+    # All stubs of one server have the same parent, so they agree on this name.
+    default_socket = Path(tempfile.gettempdir()) / f"blockdiff-relay-{os.getppid()}.sock"
+    values.setdefault("relay_socket", default_socket)
+    return Settings(**values)
+
+
+def settings_from_arguments(arguments: Mapping[str, str]) -> tuple[dict[str, Any], Settings]:
+    """Parsed model configuration and settings from the ``args`` of ``initialize``."""
+    model_config: dict[str, Any] = json.loads(arguments["model_config"])
+    return model_config, read_settings(model_config)
+
+
+def context_limit(settings: Settings) -> int | None:
+    """Longest prompt plus answer in tokens as far as the settings and config.json tell."""
+    path = settings.model / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not readable ({error}); give a checkpoint folder") from error
+    limits = [settings.max_context, config.get("max_position_embeddings")]
+    known = [limit for limit in limits if isinstance(limit, int)]
+    return min(known) if known else None

@@ -1,0 +1,80 @@
+"""What travels between the models of the repository: the validated request and its text context.
+
+``preprocessing`` fills a RequestSpec, ``block_diffusion`` turns it into an engine request and hands
+its TextContext on to ``postprocessing``. Knows no tensors.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from blockdiff.core import DecodingParams, Request, SamplingParams
+from blockdiff.errors import RequestError
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TextContext(_Wire):
+    """What ``postprocessing`` has to know of a request; sent with its first block only."""
+
+    stop_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    is_chat: bool = False
+    think: Literal["open", "closed", "unknown"] = "unknown"
+    has_tools: bool = False
+    echo: str = ""
+    return_log_probs: bool = False
+    return_num_input_tokens: bool = True
+    return_num_output_tokens: bool = True
+
+
+class RequestSpec(_Wire):
+    """A validated request without its token ids."""
+
+    max_tokens: int
+    stream: bool = False
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    algorithm: str = "low_confidence"
+    block_length: int | None = None
+    denoise_steps: int | None = None
+    threshold: float | None = None
+    received_at: float | None = None
+    """time.monotonic() of this machine when the request arrived."""
+    text: TextContext = TextContext()
+
+    def engine_request(
+        self, uid: int, input_ids: tuple[int, ...], deadline: float | None
+    ) -> Request:
+        """The engine's own form of this request."""
+        return Request(
+            uid=uid,
+            input_ids=input_ids,
+            max_tokens=self.max_tokens,
+            min_tokens=self.text.min_tokens,
+            ignore_eos=self.ignore_eos,
+            stop_strings=self.text.stop_words,
+            sampling=SamplingParams(self.temperature, self.top_k, self.top_p, self.seed),
+            decoding=DecodingParams(
+                algorithm=self.algorithm,
+                block_length=self.block_length,
+                denoise_steps=self.denoise_steps,
+                threshold=self.threshold,
+            ),
+            deadline=deadline,
+        )
+
+
+def parse_spec(text: str) -> RequestSpec:
+    """Reads ``request_spec``; callers that skip ``preprocessing`` get a clear refusal too."""
+    try:
+        return RequestSpec.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "JSON"
+        raise RequestError(f"request_spec: {place}: {first['msg']}") from error

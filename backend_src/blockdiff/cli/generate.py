@@ -5,21 +5,22 @@ Knows flags, files and output; the engine does the work.
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from blockdiff.checkpoint import load_model
-from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
+from blockdiff.cli.request_lines import Job, RequestLine, build_request, check_fields, parse_line
 from blockdiff.cli.run_jobs import Outcome, as_json, run_jobs
 from blockdiff.core import Mode
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.text import Tokenizer
@@ -70,20 +71,191 @@ def generate(
     output: Annotated[OutputFormat, typer.Option("--format")] = OutputFormat.text,
 ) -> None:
     """Generate text without a server, for one prompt or for a file of requests."""
-    given = {k: v for k, v in locals().items() if k not in _NOT_FIELDS and v not in (None, False)}
-    fields = _parse_flags(given)
-    lines = _read_lines(requests, fields)
+    flags: dict[str, Any] = {
+        "prompt": prompt,
+        "messages": _from_json("messages", messages),
+        "input_ids": _ids(input_ids),
+        "tools": _from_json("tools", tools),
+        "enable_thinking": enable_thinking,
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "block_length": block_length,
+        "denoise_steps": denoise_steps,
+        "threshold": threshold,
+        "algorithm": algorithm,
+        "editing_threshold": editing_threshold,
+        "max_post_steps": max_post_steps,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "stop": stop or None,
+        "ignore_eos": ignore_eos or None,
+        "mode": None if mode is None else str(mode),
+    }
+    lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})
     tokenizer = load_tokenizer(model)
     loaded = load_with_progress(model, device, dtype)
     jobs = _build_jobs(lines, loaded, tokenizer)
-    engine = build_engine(loaded, tokenizer, jobs, concurrency)
-    for job in jobs:
-        with _naming(job.place):
-            engine.validate(job.request)
-    printer = _print_json if output is OutputFormat.json else _print_text
-    outcomes = _run(engine, jobs, lambda outcome: printer(outcome, loaded, tokenizer))
+    engine = _build_engine(loaded, tokenizer, jobs, concurrency)
+    show = _print_json if output is OutputFormat.json else _print_text
+    outcomes = _run(engine, jobs, lambda outcome: show(outcome, engine, tokenizer))
     if any(outcome.final.error for outcome in outcomes):
         raise typer.Exit(1)
 
 
-_NOT_FIELDS = frozenset({"model", "requests", "device", "dtype", "concurrency", "output"})
+class _Line(NamedTuple):
+    place: str
+    """Where the request was given, for error texts; empty for flags."""
+    fields: RequestLine
+
+
+def _from_json(flag: str, text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{flag}: not JSON ({error.msg} at column {error.colno})") from error
+
+
+def _ids(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")] if text.strip() else []
+    except ValueError as error:
+        raise ConfigError(
+            f"input_ids: {text[:60]!r} must be token ids separated by commas, e.g. 1,2,3"
+        ) from error
+
+
+def _lines(path: Path | None, flags: Mapping[str, Any]) -> list[_Line]:
+    """The checked lines of ``--requests`` (flags are their defaults), or the one made by flags."""
+    if path is None:
+        return [_Line("", check_fields(flags))]
+    for field in ("prompt", "messages", "input_ids"):
+        if field in flags:
+            raise ConfigError(f"{field}, requests: only one of them may be given")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"requests: cannot read {path}: {error}") from error
+    lines = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{path} line {number}: "
+        with _naming(place):
+            lines.append(_Line(place, check_fields({**flags, **parse_line(line)})))
+    if not lines:
+        raise ConfigError(f"requests: {path} has no requests")
+    return lines
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Errors inside name the line they come from."""
+    try:
+        yield
+    except (ConfigError, RequestError) as error:
+        raise type(error)(f"{place}{error}") from error
+
+
+def load_tokenizer(folder: Path) -> Tokenizer | None:
+    """The checkpoint's tokenizer, if it has one."""
+    return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
+
+
+def load_with_progress(folder: Path, device: str, dtype: str) -> BlockDiffusionModel:
+    """The model, with a progress bar on stderr while its tensors are read."""
+    if device.split(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"device: {device!r} is unknown; allowed: cpu, cuda")
+    with _progress("loading") as advance:
+        loaded = load_model(folder, device, dtype, progress=advance)
+    # A family's class takes its own caches, which is narrower than the protocol says.
+    return cast(BlockDiffusionModel, loaded)
+
+
+def _build_jobs(
+    lines: Sequence[_Line], model: BlockDiffusionModel, tokenizer: Tokenizer | None
+) -> list[Job]:
+    jobs = []
+    for uid, (place, fields) in enumerate(lines):
+        with _naming(place):
+            request = build_request(fields, uid, model.info, tokenizer)
+        jobs.append(Job(request, fields.name, fields.arrive_after_seconds, place))
+    return jobs
+
+
+def _build_engine(
+    model: BlockDiffusionModel, tokenizer: Tokenizer | None, jobs: Sequence[Job], concurrency: int
+) -> Engine:
+    """An engine whose caches are as large as the jobs need; every job is checked against it."""
+    limit = model.info.max_context
+    needed = max(len(job.request.input_ids) + job.request.max_tokens for job in jobs)
+    config = EngineConfig(
+        max_slots=min(concurrency, len(jobs)),
+        max_context=limit if needed < 1 else min(needed, limit),
+        max_output_tokens=limit,
+    )
+    for job in jobs:
+        with _naming(job.place):
+            check_request(job.request, model.info, config, limit, tokenizer is not None)
+    return Engine(model, config, tokenizer)
+
+
+def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -> list[Outcome]:
+    """Run all; each outcome is shown, in the order of the jobs, as soon as that is possible."""
+    done: dict[int, Outcome] = {}
+    shown = 0
+
+    def on_done(outcome: Outcome) -> None:
+        nonlocal shown
+        done[outcome.job.request.uid] = outcome
+        advance(len(done), len(jobs))
+        while shown in done:
+            show(done[shown])
+            shown += 1
+
+    with _progress("generating", is_wanted=len(jobs) > 1) as advance:
+        return run_jobs(engine, jobs, on_done)
+
+
+@contextmanager
+def _progress(label: str, is_wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, only where a person looks at it; yields advance(done, total)."""
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+    is_shown = is_wanted and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _print_json(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:
+    shown = as_json(outcome, engine.model.info.eos_token_ids, tokenizer)
+    sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _print_text(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:
+    shown = as_json(outcome, engine.model.info.eos_token_ids, tokenizer)
+    console = Console(highlight=False, soft_wrap=True)
+    if shown.get("name"):
+        console.print(shown["name"], style="bold", markup=False)
+    if shown.get("error"):
+        console.print(f"failed: {shown['error']}", style="red", markup=False)
+        return
+    ids = ",".join(str(token) for token in shown["output_ids"])
+    console.print(ids if shown["text"] is None else shown["text"], markup=False)
+    counts = outcome.forwards
+    previews = f"{counts.preview} previews in {len(outcome.blocks)} blocks"
+    steps = " ".join(str(block.denoise_steps) for block in outcome.blocks)
+    how = f"{counts.commit} commits" if counts.commit else f"{previews} ({steps})"
+    console.print(
+        f"{shown['finish_reason']}: {shown['num_input_tokens']} tokens in, "
+        f"{shown['num_output_tokens']} out, {how}, {outcome.seconds:.2f} s",
+        style="dim",
+        markup=False,
+    )

@@ -184,13 +184,13 @@ def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
         if line.algorithm is not None:
             raise RequestError("algorithm, strategy: only one of them may be given")
         algorithm = STRATEGIES.get(line.strategy, line.strategy)
-    return DecodingParams(
-        Mode(line.mode), algorithm, line.block_length, steps, _threshold(line)
-    )
+    return DecodingParams(Mode(line.mode), algorithm, line.block_length, steps, _threshold(line))
 
 
 def _threshold(line: RequestLine) -> float | None:
-    needs = {"low_confidence_static": False, "low_confidence_dynamic": True}.get(line.strategy or "")
+    needs = {"low_confidence_static": False, "low_confidence_dynamic": True}.get(
+        line.strategy or ""
+    )
     if needs is not None and needs != (line.threshold is not None):
         wanted = "needs a threshold" if needs else "has no threshold; leave it out"
         raise RequestError(f"strategy: {line.strategy} {wanted}")
@@ -205,6 +205,6 @@ def _denoise_steps(line: RequestLine) -> int | None:
         steps = max(min(steps, line.max_tokens // line.minimal_topk), 1)
     if line.effective_steps is not None and line.effective_steps != steps:
         raise RequestError(
-            f"effective_steps: {line.effective_steps} does not follow from steps, which give {steps}"
+            f"effective_steps: {line.effective_steps} is not what steps give ({steps})"
         )
     return steps

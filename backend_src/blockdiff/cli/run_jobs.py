@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockdiff.cli.request_lines import Job
-from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
+from blockdiff.core import BlockResult, FinishReason, ForwardCounts
 from blockdiff.engine import Engine
 from blockdiff.text import TextStream, Tokenizer
 
@@ -63,11 +63,10 @@ def run_jobs(
     return list(outcomes.values())
 
 
-def output_text(
-    request: Request, outcome: Outcome, eos_ids: Sequence[int], tokenizer: Tokenizer
-) -> str:
+def output_text(outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer) -> str:
     """The response as text: without the EOS that ended it, cut before a stop string."""
-    ids = outcome.output_ids
+    request, ids = outcome.job.request, outcome.output_ids
+    eos_ids = model_eos if request.eos_ids is None else request.eos_ids
     ended = outcome.final.finish_reason is FinishReason.STOP and not request.ignore_eos
     if ended and ids and ids[-1] in eos_ids:
         ids = ids[:-1]
@@ -76,13 +75,13 @@ def output_text(
 
 
 def as_json(
-    outcome: Outcome, eos_ids: Sequence[int], tokenizer: Tokenizer | None
+    outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """The object that ``generate`` prints for one request."""
     request, counts = outcome.job.request, outcome.forwards
     text = None
     if tokenizer is not None:
-        text = output_text(request, outcome, eos_ids, tokenizer)
+        text = output_text(outcome, model_eos, tokenizer)
     reason = outcome.final.finish_reason
     shown: dict[str, Any] = {"name": outcome.job.name} if outcome.job.name is not None else {}
     shown |= {

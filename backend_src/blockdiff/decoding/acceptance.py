@@ -40,3 +40,10 @@ def scheduled_minimum(
     divisor = np.maximum(steps, 1)
     share = block_length // divisor + (step < block_length % divisor)
     return np.where(steps > 0, np.maximum(share, 1), 1)
+
+
+def scheduled_counts(block_length: int, steps: int) -> list[int]:
+    """The whole schedule of a block: positions accepted per step while masks are left."""
+    lengths, all_steps = np.full(steps, block_length), np.full(steps, steps)
+    counts: list[int] = scheduled_minimum(lengths, all_steps, np.arange(steps)).tolist()
+    return counts

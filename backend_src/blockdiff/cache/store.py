@@ -44,6 +44,9 @@ class SlotCaches:
         tail = config.linear_conv_kernel_dim - 1
         self.tails = zeros(delta_layers, num_slots, tail, config.conv_channels)
         self.lengths = zeros(num_slots, of=torch.int64)
+        # one view per layer, so that a layer does not index its stack in every round
+        self.layer_keys, self.layer_values = self.keys.unbind(), self.values.unbind()
+        self.layer_states, self.layer_tails = self.states.unbind(), self.tails.unbind()
 
     def reset(self, slots: Tensor) -> None:
         """Forget ``slots`` [N] int64: zero lengths, states, tails and the rows ever committed."""

@@ -106,7 +106,7 @@ def _shards(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _read_shard(path: Path) -> list[StoredTensor]:
-    handle = safe_open(str(path), framework="pt").__enter__()
+    handle = safe_open(str(path), framework="pt")
     found = []
     for name in handle.keys():  # noqa: SIM118 (not a mapping)
         piece = handle.get_slice(name)

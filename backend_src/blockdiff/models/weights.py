@@ -102,7 +102,7 @@ def _moe_shapes(config: ModelConfig, has_fused_experts: bool) -> Shapes:
 
 
 def delta_weights(fetch: Fetch, layer: int) -> GatedDeltaWeights:
-    """Gated DeltaNet tensors of one layer; ``fetch`` takes names as ``expected_shapes`` has them."""
+    """Gated DeltaNet tensors of one layer; named as in ``expected_shapes``."""
     own = f"layers.{layer}.linear_attn."
     return GatedDeltaWeights(
         in_proj=merge_projections(
@@ -154,8 +154,12 @@ def moe_weights(
             [torch.cat([fetch(f"{e}{x}_proj.weight") for x in ("gate", "up")]) for e in experts]
         )
         down = torch.stack([fetch(e + "down_proj.weight").t() for e in experts])
-    shared = (fetch(f"{own}shared_expert.{x}_proj.weight") for x in ("gate", "up", "down"))
-    shared_gate_up, shared_down = shared_as_experts(*shared, inner=config.moe_intermediate_size)
+    gate_rows, up_rows, down_rows = (
+        fetch(f"{own}shared_expert.{x}_proj.weight") for x in ("gate", "up", "down")
+    )
+    shared_gate_up, shared_down = shared_as_experts(
+        gate_rows, up_rows, down_rows, config.moe_intermediate_size
+    )
     return MoeWeights(
         router=torch.cat((fetch(own + "gate.weight"), fetch(own + "shared_expert_gate.weight"))),
         gate_up=torch.cat((gate_up, shared_gate_up)),

@@ -16,22 +16,21 @@ def block_probabilities(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(p [G, Hv, T, 1 + T] with the history slot first, h [G, Hv, T, dv]); see the package."""
-    compute = state.dtype
-    key_heads, repeats = query.shape[2], state.shape[1] // query.shape[2]
+    compute, key_heads = state.dtype, query.shape[2]
+    grouped = (key_heads, state.shape[1] // key_heads)
     both = l2_normalise(torch.cat((query, key), dim=2).to(compute)).transpose(1, 2)
-    q, k = both.split(key_heads, dim=1)
-    q = q.repeat_interleave(repeats, dim=1)
-    k = k.repeat_interleave(repeats, dim=1)
-    history = (q @ state) * query.shape[-1] ** -0.5
+    # [G, Hk, 1, T, dk] against value heads grouped as [G, Hk, repeats, ...]
+    q, k = both.unsqueeze(2).tensor_split(2, dim=1)
+    history = (q @ state.view(-1, *grouped, *state.shape[2:])) * query.shape[-1] ** -0.5
     scale, bias, slope = (
-        x.to(compute).view(-1, 1, 1) for x in (logit_scale, history_bias, history_c)
+        x.to(compute).view(*grouped, 1, 1) for x in (logit_scale, history_bias, history_c)
     )
     block_logits = (q @ k.transpose(-1, -2)) * scale
     if mask is not None:
-        block_logits = block_logits.masked_fill(~mask[:, None, None, :], float("-inf"))
+        block_logits = block_logits.masked_fill(~mask[:, None, None, None, :], float("-inf"))
     length = torch.linalg.vector_norm(history, dim=-1, keepdim=True)
     logits = torch.cat((torch.addcmul(bias, slope, length), block_logits), dim=-1)
-    return logits.softmax(-1), history
+    return logits.softmax(-1).flatten(1, 2), history.flatten(1, 2)
 
 
 def block_softmax(

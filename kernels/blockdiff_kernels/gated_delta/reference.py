@@ -9,7 +9,8 @@ NORM_EPS = 1e-6
 
 def l2_normalise(x: Tensor) -> Tensor:
     """x * rsqrt(sum x^2 + 1e-6) over the last axis."""
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NORM_EPS)
+    squares: Tensor = torch.linalg.vecdot(x, x)
+    return x * (squares + NORM_EPS).rsqrt().unsqueeze(-1)
 
 
 def decay_and_beta(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +56,7 @@ def _to_chunks(x: Tensor, chunk: int, short: int) -> Tensor:
     x = x.transpose(1, 2)
     if short:
         x = functional.pad(x, (0, 0, 0, short))
-    return x.unflatten(2, (-1, chunk))
+    return x.reshape(*x.shape[:2], -1, chunk, x.shape[3])
 
 
 def _scan(
@@ -76,7 +77,7 @@ def _scan(
     solved = torch.linalg.solve_triangular(
         key_gram, torch.cat((v, gamma * k), dim=-1) * beta, upper=False, unitriangular=True
     )
-    pseudo_values, weights = solved.split((v.shape[-1], k.shape[-1]), dim=-1)
+    pseudo_values, weights = solved.split_with_sizes((v.shape[-1], k.shape[-1]), dim=-1)
     mixing = (q @ k.transpose(-1, -2)) * ratio
     queries = gamma * q
     keys = (k * (running[..., -1:] - running).exp().unsqueeze(-1)).transpose(-1, -2)

@@ -9,24 +9,14 @@ from torch import Tensor
 
 from blockdiff_kernels.moe import reference
 
-# up to this many experts per chosen one, computing them all beats sorting rows
+# few rows through few experts: computing them all costs less than sorting rows by expert
 DENSE_EXPERTS = 32
+DENSE_ROWS_TIMES_EXPERTS = 512
 
 
 def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Weights [R, k] float32 (sum 1) and expert ids [R, k] int64 from router logits [R, E]."""
     return reference.route(logits, top_k)
-
-
-def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Weighted sum of the chosen experts; returns y [R, H] in ``x.dtype``.
-
-    x [R, H]; weights [R, k]; ids [R, k] int64, distinct in a row; gate_up [E, 2I, H] with the gate
-    rows first; down [E, I, H] (that is: transposed, so that all experts form one matrix).
-    """
-    if down.shape[0] <= DENSE_EXPERTS:
-        return reference.dense_experts(x, weights, ids, gate_up, down)
-    return reference.grouped_experts(x, weights, ids, gate_up, down)
 
 
 def moe(
@@ -35,14 +25,17 @@ def moe(
     """Router, chosen experts and gated shared expert; returns y [R, H] in ``x.dtype``.
 
     x [R, H]; router [E + 1, H], its last row the shared expert's gate;
-    gate_up [E + N, 2I, H], down [E + N, I, H]: the routed experts, then the shared expert as N
-    experts of the same width (slices of its inner axis, zero-filled), which every row uses.
+    gate_up [E + N, 2I, H] with the gate rows first, down [E + N, I, H] (that is: transposed, so
+    that all experts form one matrix): the routed experts, then the shared expert as N experts of
+    the same width (slices of its inner axis, zero-filled), which every row uses.
     """
-    logits = x @ router.t()
-    weights, ids = route(logits[:, :num_experts], top_k)
-    shared = down.shape[0] - num_experts
-    gate = logits[:, num_experts:].to(weights.dtype).sigmoid().expand(-1, shared)
-    always = torch.arange(num_experts, down.shape[0], device=x.device).expand(x.shape[0], -1)
-    return experts(
-        x, torch.cat((weights, gate), dim=1), torch.cat((ids, always), dim=1), gate_up, down
-    )
+    routing, gate = (x @ router.t()).split_with_sizes((num_experts, 1), dim=1)
+    total, compute = down.shape[0], torch.promote_types(x.dtype, torch.float32)
+    opened = gate.to(compute).sigmoid().expand(-1, total - num_experts)
+    if total <= DENSE_EXPERTS and total * x.shape[0] <= DENSE_ROWS_TIMES_EXPERTS:
+        weights = torch.cat((reference.dense_weights(routing, top_k), opened), dim=1)
+        return reference.dense_experts(x, weights, gate_up, down)
+    weights, ids = route(routing, top_k)
+    always = torch.arange(num_experts, total, device=x.device).expand(x.shape[0], -1)
+    weights, ids = torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
+    return reference.grouped_experts(x, weights, ids, gate_up, down)

@@ -12,25 +12,38 @@ def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     return chosen.softmax(-1), ids
 
 
-def dense_experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Every row through every expert, unchosen ones weighted by zero: two matrix products."""
+def dense_weights(logits: Tensor, top_k: int) -> Tensor:
+    """Routing as [R, E] float32 with zeros for experts that are not chosen."""
+    compute = torch.promote_types(logits.dtype, torch.float32)
+    logits = logits.to(compute)
+    chosen, ids = logits.topk(top_k, dim=-1)
+    return torch.full_like(logits, float("-inf")).scatter(1, ids, chosen).softmax(-1)
+
+
+def dense_experts(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Every row through every expert, unchosen ones weighted by zero: two matrix products.
+
+    weights [R, E], zero where not chosen; the rest as in ``grouped_experts``.
+    """
     experts, inner, hidden = down.shape
-    spread = weights.new_zeros(x.shape[0], experts).scatter(1, ids, weights).to(x.dtype)
     gate, up = functional.linear(x, gate_up.view(-1, hidden)).view(-1, experts, 2, inner).unbind(2)
-    act = functional.silu(gate) * up * spread.unsqueeze(-1)
+    act = functional.silu(gate) * up * weights.to(x.dtype).unsqueeze(-1)
     return act.view(-1, experts * inner) @ down.view(-1, hidden)
 
 
 def grouped_experts(
     x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor
 ) -> Tensor:
-    """Rows sorted by expert, one matrix product per expert that has rows."""
+    """Rows sorted by expert, one matrix product pair per expert that has rows.
+
+    x [R, H]; weights [R, k]; ids [R, k] int64; gate_up [E, 2I, H]; down [E, I, H].
+    """
     experts, top_k = down.shape[0], ids.shape[1]
     order = ids.flatten().argsort(stable=True)
     counts = torch.bincount(ids.flatten(), minlength=experts).tolist()
     rows = order // top_k
     parts = []
-    for expert, part in enumerate(x.index_select(0, rows).split(counts)):
+    for expert, part in enumerate(x.index_select(0, rows).split_with_sizes(counts)):
         if part.shape[0]:
             gate, up = functional.linear(part, gate_up[expert]).chunk(2, dim=-1)
             parts.append((functional.silu(gate) * up) @ down[expert])

@@ -2,18 +2,23 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See the package docstring."""
-    compute = torch.promote_types(x.dtype, torch.float32)
-    x_hat = functional.rms_norm(x.to(compute), x.shape[-1:], None, eps)
-    return torch.addcmul(x_hat, x_hat, weight.to(compute)).to(x.dtype)
+    x_hat = _normalise(x, eps)
+    return torch.addcmul(x_hat, x_hat, weight.to(x_hat.dtype)).to(x.dtype)
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See the package docstring."""
-    compute = torch.promote_types(gate.dtype, torch.float32)
-    x_hat = functional.rms_norm(x.to(compute), x.shape[-1:], weight.to(compute), eps)
-    return (x_hat * functional.silu(gate.to(compute))).to(gate.dtype)
+    x_hat = _normalise(x, eps)
+    opened = torch.nn.functional.silu(gate.to(x_hat.dtype))
+    return (x_hat * weight.to(x_hat.dtype) * opened).to(gate.dtype)
+
+
+def _normalise(x: Tensor, eps: float) -> Tensor:
+    """x * rsqrt(mean(x^2) + eps), in float32 or better."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    mean: Tensor = torch.linalg.vecdot(x, x) * (1 / x.shape[-1])
+    return x * (mean + eps).rsqrt().unsqueeze(-1)

@@ -15,7 +15,7 @@ def rope_angles(positions: Tensor, rotary_dim: int, theta: float) -> tuple[Tenso
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """See the package docstring."""
     half = cos.shape[-1]
-    first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    first, second, rest = x.split_with_sizes((half, half, x.shape[-1] - 2 * half), dim=-1)
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
     turned = (first * cos - second * sin, second * cos + first * sin)
     return torch.cat((turned[0].to(x.dtype), turned[1].to(x.dtype), rest), dim=-1)

@@ -39,16 +39,16 @@ class GatedAttention:
 
     def __call__(self, x: Tensor, layout: RoundLayout, caches: SlotCaches) -> Tensor:
         """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
-        projected = functional.linear(x, self.weights.in_proj).unflatten(-1, (-1, self.dim))
+        projected = functional.linear(x, self.weights.in_proj).view(x.shape[0], -1, self.dim)
         sizes = (self.heads + self.kv_heads, self.kv_heads, self.heads)
-        turned, value, gate = projected.split(sizes, dim=1)
+        turned, value, gate = projected.split_with_sizes(sizes, dim=1)
         turned = rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
-        keys, values = caches.keys[self.index], caches.values[self.index]
+        keys, values = caches.layer_keys[self.index], caches.layer_values[self.index]
         self._write(turned[:, self.heads :], value, layout, keys, values)
         mixed = []
         for group in layout.groups:
-            query, key = group.pad(turned).split((self.heads, self.kv_heads), dim=2)
+            query, key = group.pad(turned).split_with_sizes((self.heads, self.kv_heads), dim=2)
             mixed.append(
                 attention(
                     query,
@@ -78,5 +78,5 @@ class GatedAttention:
 
 def merge_attention(q_gate: Tensor, k: Tensor, v: Tensor, head_dim: int) -> Tensor:
     """Checkpoint projections (q_proj rows per head: q, then gate) -> the fused order."""
-    per_head = q_gate.unflatten(0, (-1, 2, head_dim))
+    per_head = q_gate.view(-1, 2, head_dim, q_gate.shape[1])
     return torch.cat((per_head[:, 0].flatten(0, 1), k, v, per_head[:, 1].flatten(0, 1)))

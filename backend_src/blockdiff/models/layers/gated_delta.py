@@ -64,7 +64,7 @@ class GatedDeltaMixer:
     ) -> Tensor:
         """x [R, H] -> [R, H]. Writing groups update ``caches`` in place before previews run."""
         projected = functional.linear(x, self.weights.in_proj)
-        _, z, _, _ = projected.split(self.split, dim=-1)
+        _, z, _, _ = projected.split_with_sizes(self.split, dim=-1)
         mixed = []
         for group in layout.groups:
             rows = group.pad(projected)
@@ -85,14 +85,14 @@ class GatedDeltaMixer:
 
     def _commit(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches) -> Tensor:
         mixed, state, tail = self._scan(rows, group, caches)
-        caches.states[self.index].index_copy_(0, group.slots, state)
-        caches.tails[self.index].index_copy_(0, group.slots, tail.to(caches.tails.dtype))
+        caches.layer_states[self.index].index_copy_(0, group.slots, state)
+        caches.layer_tails[self.index].index_copy_(0, group.slots, tail.to(caches.tails.dtype))
         return mixed
 
     def _scan(
         self, rows: Tensor, group: SegmentGroup, caches: SlotCaches
     ) -> tuple[Tensor, Tensor, Tensor]:
-        u, _, b, a = rows.split(self.split, dim=-1)
+        u, _, b, a = rows.split_with_sizes(self.split, dim=-1)
         state, tail = self.read(group, caches)
         convolved, tail = causal_conv(u, tail, self.weights.conv, group.lengths)
         log_decay, beta = decay_and_beta(a, b, self.weights.a_log, self.weights.dt_bias)
@@ -102,18 +102,18 @@ class GatedDeltaMixer:
 
     def read(self, group: SegmentGroup, caches: SlotCaches) -> tuple[Tensor, Tensor]:
         """Copies of the group's states [G, Hv, dk, dv] and tails [G, k - 1, C]."""
-        state = caches.states[self.index].index_select(0, group.slots)
-        return state, caches.tails[self.index].index_select(0, group.slots)
+        state = caches.layer_states[self.index].index_select(0, group.slots)
+        return state, caches.layer_tails[self.index].index_select(0, group.slots)
 
     def heads(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[G, T, C] -> q, k [G, T, Hk, dk] and v [G, T, Hv, dv]."""
         keys = self.key_heads * self.key_dim
-        q, k, v = convolved.split((keys, keys, self.split[1]), dim=-1)
-        key_shape = (self.key_heads, self.key_dim)
+        q, k, v = convolved.split_with_sizes((keys, keys, self.split[1]), dim=-1)
+        shape = convolved.shape[:2]
         return (
-            q.unflatten(-1, key_shape),
-            k.unflatten(-1, key_shape),
-            v.unflatten(-1, (self.value_heads, self.value_dim)),
+            q.view(*shape, self.key_heads, self.key_dim),
+            k.view(*shape, self.key_heads, self.key_dim),
+            v.view(*shape, self.value_heads, self.value_dim),
         )
 
 

@@ -43,6 +43,7 @@ def shared_as_experts(gate: Tensor, up: Tensor, down: Tensor, inner: int) -> tup
     """
     short = -gate.shape[0] % inner
     gate, up, down = (
-        functional.pad(x, (0, 0, 0, short)).unflatten(0, (-1, inner)) for x in (gate, up, down.t())
+        functional.pad(x, (0, 0, 0, short)).reshape(-1, inner, x.shape[1])
+        for x in (gate, up, down.t())
     )
     return torch.cat((gate, up), dim=1), down

@@ -106,9 +106,10 @@ def _shards(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _read_shard(path: Path) -> list[StoredTensor]:
-    handle = safe_open(str(path), framework="pt")
+    # safetensors ships no types for what its handle can do
+    handle: Any = safe_open(str(path), framework="pt")
     found = []
-    for name in handle.keys():  # noqa: SIM118 (not a mapping)
+    for name in handle.keys():  # noqa: SIM118
         piece = handle.get_slice(name)
         found.append(StoredTensor(handle, name, tuple(piece.get_shape()), piece.get_dtype()))
     return found

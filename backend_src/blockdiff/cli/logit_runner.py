@@ -1,0 +1,94 @@
+"""Runs ``LogitRequest``s on a model and names the resulting tensors by role.
+
+Knows the phases and the caches' layout; knows nothing of files or of the command line.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from blockdiff.cache import SlotCaches
+from blockdiff.cli.logit_requests import LogitRequest
+from blockdiff.config import FULL, LINEAR
+from blockdiff.core import Phase
+from blockdiff.models.base import RoundBatch, Segment
+from blockdiff.models.hybrid import HybridModel
+from blockdiff.models.layers.trace import Trace
+
+
+class LogitRunner:
+    """One model and one cache slot, reused for request after request."""
+
+    def __init__(self, model: HybridModel, max_tokens: int) -> None:
+        self.model = model
+        self.caches: SlotCaches = model.new_caches(1, max_tokens)
+
+    def run(self, request: LogitRequest) -> dict[str, Tensor]:
+        """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""
+        self.caches.reset(torch.zeros(1, dtype=torch.int64, device=self.model.device))
+        trace = Trace() if request.wants_trace else None
+        done = len(request.prefix_ids)
+        if done:
+            self._round(Phase.PREFILL, 0, request.prefix_ids)
+        if request.phase == "preview":
+            found = self._states(done)
+            found["logits"] = self._round(Phase.PREVIEW, done, request.block_ids, trace)
+        else:
+            logits = self._round(Phase.COMMIT, done, request.block_ids, trace)
+            done += len(request.block_ids)
+            found = self._states(done)
+            found["logits"] = logits
+            if request.phase == "commit":
+                found["committed_block_logits"] = logits
+                found |= self._after_commit(request, done)
+        return found | _traced(trace)
+
+    def _after_commit(self, request: LogitRequest, done: int) -> dict[str, Tensor]:
+        """The preview first: it must leave nothing behind for the causal rows to see."""
+        found = {}
+        if request.next_preview_ids:
+            ids = request.next_preview_ids
+            found["next_preview_logits"] = self._round(Phase.PREVIEW, done, ids)
+        if request.next_ids:
+            found["logits"] = self._round(Phase.COMMIT, done, request.next_ids)
+        return found
+
+    def _round(
+        self, phase: Phase, context: int, ids: Sequence[int], trace: Trace | None = None
+    ) -> Tensor:
+        """Logits [len(ids), V] of one segment run by itself."""
+        segment = Segment(phase, 0, context, ids, range(len(ids)))
+        batch = RoundBatch.from_segments([segment], self.model.device)
+        return self.model.head(self.model.hidden(batch, self.caches, trace))
+
+    def _states(self, length: int) -> dict[str, Tensor]:
+        """Copies of the slot's states after ``length`` committed tokens, by role and layer."""
+        found = {}
+        kinds = self.model.config.layer_types
+        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == LINEAR):
+            found[f"recurrent_state/{layer}"] = self.caches.states[index, 0].clone()
+            # [C, k]: the reference keeps one column more than the convolution needs
+            tail = self.caches.tails[index, 0].float().t()
+            found[f"conv_state/{layer}"] = functional.pad(tail, (1, 0))
+        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == FULL):
+            keys, values = self.caches.keys[index, 0], self.caches.values[index, 0]
+            found[f"attention_key/{layer}"] = keys[:, :length].float().clone()
+            found[f"attention_value/{layer}"] = values[:, :length].float().clone()
+        return found
+
+
+def _traced(trace: Trace | None) -> dict[str, Tensor]:
+    """Recorded tensors by role; the residual stream is stacked over layers, as fixtures have it."""
+    if trace is None:
+        return {}
+    found = {}
+    for role, layers in trace.tensors.items():
+        if role == "layer_outputs":
+            found[role] = torch.stack([layers[i] for i in sorted(layers)]).float()
+        else:
+            for layer, tensor in layers.items():
+                picked = tensor[0] if role == "mixer_probabilities" else tensor
+                found[f"{role}/{layer}"] = picked.float()
+    return found

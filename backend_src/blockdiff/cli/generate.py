@@ -5,23 +5,27 @@ Knows flags, files and output; the engine does the work.
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from blockdiff.checkpoint import load_model
+from blockdiff.cli.loading import (
+    load_tokenizer,
+    load_with_progress,
+    naming,
+    progress_bar,
+    read_lines,
+)
 from blockdiff.cli.request_lines import Job, RequestLine, build_request, check_fields, parse_line
 from blockdiff.cli.run_jobs import Outcome, as_json, run_jobs
 from blockdiff.core import Mode
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
-from blockdiff.errors import ConfigError, RequestError
+from blockdiff.errors import ConfigError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.text import Tokenizer
 
@@ -137,44 +141,11 @@ def _lines(path: Path | None, flags: Mapping[str, Any]) -> list[_Line]:
     for field in ("prompt", "messages", "input_ids"):
         if field in flags:
             raise ConfigError(f"{field}, requests: only one of them may be given")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"requests: cannot read {path}: {error}") from error
     lines = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"{path} line {number}: "
-        with _naming(place):
-            lines.append(_Line(place, check_fields({**flags, **parse_line(line)})))
-    if not lines:
-        raise ConfigError(f"requests: {path} has no requests")
+    for place, text in read_lines("requests", path):
+        with naming(place):
+            lines.append(_Line(place, check_fields({**flags, **parse_line(text)})))
     return lines
-
-
-@contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Errors inside name the line they come from."""
-    try:
-        yield
-    except (ConfigError, RequestError) as error:
-        raise type(error)(f"{place}{error}") from error
-
-
-def load_tokenizer(folder: Path) -> Tokenizer | None:
-    """The checkpoint's tokenizer, if it has one."""
-    return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
-
-
-def load_with_progress(folder: Path, device: str, dtype: str) -> BlockDiffusionModel:
-    """The model, with a progress bar on stderr while its tensors are read."""
-    if device.split(":")[0] not in ("cpu", "cuda"):
-        raise ConfigError(f"device: {device!r} is unknown; allowed: cpu, cuda")
-    with _progress("loading") as advance:
-        loaded = load_model(folder, device, dtype, progress=advance)
-    # A family's class takes its own caches, which is narrower than the protocol says.
-    return cast(BlockDiffusionModel, loaded)
 
 
 def _build_jobs(
@@ -182,7 +153,7 @@ def _build_jobs(
 ) -> list[Job]:
     jobs = []
     for uid, (place, fields) in enumerate(lines):
-        with _naming(place):
+        with naming(place):
             request = build_request(fields, uid, model.info, tokenizer)
         jobs.append(Job(request, fields.name, fields.arrive_after_seconds, place))
     return jobs
@@ -200,7 +171,7 @@ def _build_engine(
         max_output_tokens=limit,
     )
     for job in jobs:
-        with _naming(job.place):
+        with naming(job.place):
             check_request(job.request, model.info, config, limit, tokenizer is not None)
     return Engine(model, config, tokenizer)
 
@@ -218,19 +189,8 @@ def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -
             show(done[shown])
             shown += 1
 
-    with _progress("generating", is_wanted=len(jobs) > 1) as advance:
+    with progress_bar("generating", is_wanted=len(jobs) > 1) as advance:
         return run_jobs(engine, jobs, on_done)
-
-
-@contextmanager
-def _progress(label: str, is_wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, only where a person looks at it; yields advance(done, total)."""
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
-    is_shown = is_wanted and console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
-        task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _print_json(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:

@@ -63,14 +63,16 @@ def run_jobs(
     return list(outcomes.values())
 
 
-def output_text(outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer) -> str:
+def output_text(
+    outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer, skip_special: bool = True
+) -> str:
     """The response as text: without the EOS that ended it, cut before a stop string."""
     request, ids = outcome.job.request, outcome.output_ids
     eos_ids = model_eos if request.eos_ids is None else request.eos_ids
     ended = outcome.final.finish_reason is FinishReason.STOP and not request.ignore_eos
     if ended and ids and ids[-1] in eos_ids:
         ids = ids[:-1]
-    stream = TextStream(tokenizer, request.stop_strings, min_tokens=request.min_tokens)
+    stream = TextStream(tokenizer, request.stop_strings, skip_special, request.min_tokens)
     return stream.push(ids, final=True).text
 
 

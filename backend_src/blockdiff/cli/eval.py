@@ -1,0 +1,213 @@
+"""``blockdiff eval``: accuracy and tokens per forward of a checkpoint, per task and setting.
+
+Knows flags, the prompts file and where results go.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console
+
+from blockdiff.cli.checkers import CHECKERS
+from blockdiff.cli.eval_report import NOTE, draw, print_table
+from blockdiff.cli.eval_run import (
+    ALL_TASKS,
+    Question,
+    Score,
+    Setting,
+    make_request,
+    make_settings,
+    measure,
+)
+from blockdiff.cli.loading import (
+    load_tokenizer,
+    load_with_progress,
+    naming,
+    progress_bar,
+    read_lines,
+)
+from blockdiff.engine import Engine, EngineConfig
+from blockdiff.engine.validate import check_request
+from blockdiff.errors import ConfigError, RequestError
+from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.text import Tokenizer
+
+PROMPTS_FILE = "eval_prompts.jsonl"
+THRESHOLDS = "0.5,0.6,0.7,0.8,0.9,0.95,0.99"
+STEPS = "1,2,4,8,16"
+Number = TypeVar("Number", int, float)
+
+
+class TableFormat(str, Enum):
+    table = "table"
+    json = "json"
+
+
+class PromptLine(BaseModel):
+    """A line of the prompts file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    task: str = Field(min_length=1)
+    messages: list[dict[str, Any]]
+    expected: str
+    tools: list[dict[str, Any]] | None = None
+    enable_thinking: bool | None = None
+    check: str = "exact"
+
+
+def evaluate(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)],
+    prompts: Annotated[
+        Path | None, typer.Option(help=f"JSONL file; default: {PROMPTS_FILE} of the checkpoint.")
+    ] = None,
+    thresholds: Annotated[str, typer.Option(help="Comma-separated; empty: none.")] = THRESHOLDS,
+    steps: Annotated[str, typer.Option(help="Fixed steps per block; empty: none.")] = STEPS,
+    autoregressive: Annotated[bool, typer.Option(help="Also one token per forward.")] = True,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only so many prompts, spread over the tasks.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Output limit per prompt.")] = 128,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    png: Annotated[Path | None, typer.Option(help="Draw quality against forwards.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON result here too.")] = None,
+    output: Annotated[TableFormat, typer.Option("--format")] = TableFormat.table,
+) -> None:
+    """Measure exact match, tokens per forward and tokens/s per task, for many decoding settings."""
+    numbers = _numbers("thresholds", thresholds, float), _numbers("steps", steps, int)
+    path = prompts or model / PROMPTS_FILE
+    tokenizer = load_tokenizer(model)
+    if tokenizer is None:
+        raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
+    questions = _questions(path, tokenizer, limit)
+    loaded = load_with_progress(model, device, dtype)
+    settings = _settings(loaded, numbers[0], numbers[1], autoregressive)
+    engine = _build_engine(loaded, questions, settings, max_tokens, concurrency)
+    scores = _measure(engine, tokenizer, questions, settings, max_tokens)
+    result = {
+        "model": str(model),
+        "prompts": len(questions),
+        "concurrency": engine.config.max_slots,
+        "note": NOTE,
+        "scores": [score.as_json() for score in scores],
+    }
+    _write(result, scores, out, png)
+    if output is TableFormat.json:
+        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+    else:
+        print_table(scores, Console())
+
+
+def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {text!r} must be numbers separated by commas") from error
+
+
+def _questions(path: Path, tokenizer: Tokenizer, limit: int | None) -> list[Question]:
+    questions = []
+    for place, text in read_lines("prompts", path):
+        with naming(place):
+            questions.append(_question(text, tokenizer))
+    return questions if limit is None else _spread(questions, limit)
+
+
+def _question(text: str, tokenizer: Tokenizer) -> Question:
+    try:
+        line = PromptLine.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "line"
+        raise RequestError(f"{field}: {first['msg']}") from error
+    if line.check not in CHECKERS:
+        raise RequestError(f"check: {line.check!r} is unknown; allowed: {', '.join(CHECKERS)}")
+    if line.task == ALL_TASKS:
+        raise RequestError(f"task: {ALL_TASKS!r} is the name of the sum over all tasks")
+    messages = parse_messages(json.dumps(line.messages))
+    tools = parse_tools(json.dumps(line.tools)) if line.tools else None
+    ids = tokenizer.apply_chat_template(messages, tools, line.enable_thinking)
+    return Question(line.task, tuple(ids), line.expected, line.check)
+
+
+def _spread(questions: Sequence[Question], limit: int) -> list[Question]:
+    """The first questions of every task in turn, ``limit`` in all, in their old order."""
+    seen: dict[str, int] = {}
+    turns = []
+    for number, question in enumerate(questions):
+        seen[question.task] = seen.get(question.task, -1) + 1
+        turns.append((seen[question.task], number))
+    return [questions[number] for number in sorted(n for _, n in sorted(turns)[:limit])]
+
+
+def _settings(
+    model: BlockDiffusionModel,
+    thresholds: Sequence[float],
+    steps: Sequence[int],
+    autoregressive: bool,
+) -> list[Setting]:
+    with_single = autoregressive and model.info.supports_autoregressive
+    settings = make_settings(thresholds, steps, with_single)
+    if not settings:
+        raise ConfigError("thresholds, steps: nothing to measure; give at least one setting")
+    return settings
+
+
+def _build_engine(
+    model: BlockDiffusionModel,
+    questions: Sequence[Question],
+    settings: Sequence[Setting],
+    max_tokens: int,
+    concurrency: int,
+) -> Engine:
+    """An engine for all questions, each of which is checked under each setting."""
+    limit = model.info.max_context
+    longest = max(questions, key=lambda question: len(question.input_ids))
+    config = EngineConfig(
+        max_slots=min(concurrency, len(questions)),
+        max_context=min(len(longest.input_ids) + max_tokens, limit),
+        max_output_tokens=limit,
+    )
+    for setting in settings:
+        request = make_request(longest, 0, setting, max_tokens)
+        with naming(f"{setting.label}: "):
+            check_request(request, model.info, config, limit, True)
+    return Engine(model, config)
+
+
+def _measure(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    questions: Sequence[Question],
+    settings: Sequence[Setting],
+    max_tokens: int,
+) -> list[Score]:
+    scores = []
+    count = len(settings) * (1 + len({question.task for question in questions}))
+    with progress_bar("measuring") as advance:
+        for score in measure(engine, tokenizer, questions, settings, max_tokens):
+            scores.append(score)
+            advance(len(scores), count)
+    return scores
+
+
+def _write(
+    result: dict[str, Any], scores: Sequence[Score], out: Path | None, png: Path | None
+) -> None:
+    if out is not None:
+        try:
+            out.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(f"out: cannot write {out}: {error}") from error
+    if png is not None:
+        title = f"Quality against forwards per token ({result['prompts']} held-out prompts)"
+        draw(scores, png, title)

@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
-from blockdiff.errors import BlockdiffError, ConfigError, RequestError
+from blockdiff.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from blockdiff.models.hybrid import HybridModel
 
 
 def logits(
@@ -42,12 +38,8 @@ def logits(
         "block_ids": block_ids,
         "block_length": block_length,
     }
-    try:
-        _check_usage(single, requests, out)
-        _run(model, out, single, requests, dtype, device)
-    except BlockdiffError as error:
-        typer.echo(f"blockdiff logits: {error}", err=True)
-        raise typer.Exit(2) from None
+    _check_usage(single, requests, out)
+    _run(model, out, single, requests, dtype, device)
 
 
 def _run(
@@ -59,40 +51,33 @@ def _run(
     device: str,
 ) -> None:
     # torch takes seconds to import, which other commands and --help need not wait for
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    from blockdiff.checkpoint import load_model
+    from blockdiff.cli.loading import progress_bar
     from blockdiff.cli.logit_requests import parse_request, read_requests
     from blockdiff.cli.logit_runner import LogitRunner
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        model = _load(folder, device, dtype, bar)
-        if requests is not None:
-            asked = read_requests(requests, model.info, model.formulation)
-        else:
-            asked = [parse_request(_single_fields(single), model.info, model.formulation)]
-        runner = LogitRunner(model, max(request.total_tokens for request in asked))
-        tensors: dict[str, Tensor] = {}
-        for request in bar.track(asked, description="requests"):
+    with progress_bar("loading") as advance:
+        model = load_model(folder, device, dtype, advance)
+    if requests is not None:
+        asked = read_requests(requests, model.info, model.formulation)
+    else:
+        asked = [parse_request(_single_fields(single), model.info, model.formulation)]
+    runner = LogitRunner(model, max(request.total_tokens for request in asked))
+    tensors: dict[str, Tensor] = {}
+    with progress_bar("requests") as advance:
+        for number, request in enumerate(asked, start=1):
             prefix = f"{request.name}/" if request.name else ""
             for role, tensor in runner.run(request).items():
                 # a file may not hold two names for the same memory
                 tensors[prefix + role] = tensor.detach().cpu().clone().contiguous()
+            advance(number, len(asked))
     try:
         save_file(tensors, str(out), metadata={"format": "pt"})
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ConfigError(f"--out {out}: cannot be written ({error})") from None
-
-
-def _load(folder: Path, device: str, dtype: str, bar: Progress) -> "HybridModel":
-    from blockdiff.checkpoint import load_model
-
-    task = bar.add_task("loading", total=None)
-
-    def report(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-
-    return load_model(folder, device, dtype, report)
 
 
 def _check_usage(single: dict[str, Any], requests: Path | None, out: Path) -> None:

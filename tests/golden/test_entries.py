@@ -1,0 +1,32 @@
+"""Every golden entry, as ``blockdiff logits`` runs it. Run: pytest tests/golden"""
+
+from typing import Any
+
+import pytest
+
+from blockdiff.cli.logit_requests import parse_request
+from blockdiff.cli.logit_runner import LogitRunner
+
+from . import cases
+
+EVERY = [
+    pytest.param(case, entry, id=f"{case}-{entry['kind']}-{entry['name']}")
+    for case in cases.CASES
+    for entry in cases.entries(case)
+]
+
+
+def test_fixtures_are_there() -> None:
+    assert len(cases.CASES) == 4
+    assert len(EVERY) == 64
+
+
+@pytest.mark.parametrize(("case", "entry"), EVERY)
+def test_entry(case: str, entry: dict[str, Any]) -> None:
+    model = cases.model(case)
+    request = parse_request(entry, model.info, model.formulation)
+    got = LogitRunner(model, request.total_tokens).run(request)
+    want = cases.expected_roles(case, entry)
+    assert set(want) <= set(got)
+    for role, tensor in want.items():
+        cases.assert_within(entry, role, got[role], tensor)

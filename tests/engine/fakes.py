@@ -9,19 +9,23 @@ decoding loop: one request, one position at a time, no batching, no riding commi
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blockdiff.core import DecodingParams, Mode, Phase, Request, SamplingParams
+from blockdiff.core import BlockResult, DecodingParams, Mode, Phase, Request, SamplingParams
+from blockdiff.engine import Engine
 from blockdiff.models.base import ModelInfo, RoundBatch
 
+Array = npt.NDArray[Any]
 VOCAB, MASK, EOS = 40, 39, 38
 
 
 def info(**changes: object) -> ModelInfo:
-    facts: dict = {
+    facts: dict[str, Any] = {
         "model_type": "fake",
         "vocab_size": VOCAB,
         "block_length": 4,
@@ -61,7 +65,7 @@ class FakeModel:
         self.rounds: list[list[tuple[Phase, int, int]]] = []
         self.before_round: Callable[[int], None] = lambda number: None
 
-    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> np.ndarray:
+    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> Array:
         """Logits [len(seen), V] of ``seen`` after the committed ``prefix``."""
         raise NotImplementedError
 
@@ -77,7 +81,7 @@ class FakeModel:
     def hidden(self, batch: RoundBatch, caches: FakeCaches) -> Tensor:
         self.before_round(len(self.rounds))
         starts = batch.segment_starts.tolist()
-        answers: list[np.ndarray] = []
+        answers: list[Array] = []
         self.rounds.append([])
         for number, (phase, slot, context) in enumerate(
             zip(batch.phases.tolist(), batch.slots.tolist(), batch.contexts.tolist(), strict=True)
@@ -100,7 +104,7 @@ class FakeModel:
 class HashModel(FakeModel):
     """Random-looking logits, some of them sharp, from everything a row may see."""
 
-    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> np.ndarray:
+    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> Array:
         answers = []
         for place in range(len(seen)):
             visible = seen if is_preview else seen[: place + 1]
@@ -124,7 +128,7 @@ class ScriptModel(FakeModel):
         self.script = list(script)
         self.confidence = confidence
 
-    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> np.ndarray:
+    def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> Array:
         count = self.info.vocab_size
         answers = np.zeros((len(seen), count))
         for place in range(len(seen)):
@@ -150,21 +154,23 @@ def request(uid: int = 1, prompt: Sequence[int] = (1, 2, 3), **fields: object) -
     )
 
 
-def softmax(row: np.ndarray) -> np.ndarray:
-    row = np.exp(row - row.max())
-    return row / row.sum()
+def softmax(row: Array) -> Array:
+    weights: Array = np.exp(row - row.max())
+    total: Array = weights / weights.sum()
+    return total
 
 
 def decode_alone(model: FakeModel, wanted: Request) -> tuple[list[int], list[int]]:
     """Greedy output ids and denoise steps per block, straight from the rules."""
     facts = model.info
     eos = facts.eos_token_ids if wanted.eos_ids is None else wanted.eos_ids
-    prompt, output = list(wanted.input_ids), []
+    prompt = list(wanted.input_ids)
+    output: list[int] = []
     steps_per_block: list[int] = []
     is_single = wanted.decoding.mode is Mode.AUTOREGRESSIVE
     length = wanted.decoding.block_length or facts.block_length
 
-    def choose(row: np.ndarray, position: int) -> tuple[int, float]:
+    def choose(row: Array, position: int) -> tuple[int, float]:
         probabilities = softmax(row.astype(np.float32).astype(np.float64))
         allowed = probabilities.copy()
         allowed[facts.mask_token_id] = -1
@@ -195,7 +201,7 @@ def _decode_block(
     wanted: Request,
     prefix: list[int],
     fixed: list[int],
-    choose: Callable[[np.ndarray, int], tuple[int, float]],
+    choose: Callable[[Array, int], tuple[int, float]],
 ) -> tuple[list[int], int]:
     """Denoise one whole block, without any early end."""
     decoding = wanted.decoding
@@ -221,3 +227,31 @@ def _decode_block(
         open_places = [place for place in open_places if place not in sure]
         step += 1
     return canvas, step
+
+
+def run(engine: Engine, requests: Sequence[Request]) -> dict[int, list[BlockResult]]:
+    """All results by uid; requests are added as slots become free."""
+    waiting, results = list(requests), {wanted.uid: [] for wanted in requests}  # type: ignore[var-annotated]
+    while waiting or engine.has_work:
+        while waiting and engine.free_slots:
+            engine.add_request(waiting.pop(0))
+        for result in engine.step():
+            results[result.request_uid].append(result)
+    return results
+
+
+def ids(blocks: Sequence[BlockResult]) -> list[int]:
+    """The output of one request; checks that exactly the last result is final."""
+    assert [block.is_final for block in blocks] == [False] * (len(blocks) - 1) + [True]
+    assert blocks[-1].error is None, blocks[-1].error
+    assert all(len(block.token_ids) == len(block.log_probs) for block in blocks)
+    return [token for block in blocks for token in block.token_ids]
+
+
+class LetterCodec:
+    """Token n is the n-th letter; enough of a tokenizer for stop strings."""
+
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM."
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        return "".join(self.letters[token] for token in ids)

@@ -133,10 +133,11 @@ class Engine:
         """One round; the blocks it finished and the final results of cancelled requests."""
         for uid in self._scheduler.expired(time.monotonic()):
             self.cancel(uid, FinishReason.TIMEOUT)
-        results, self._outbox = self._outbox, []
         plan = self._scheduler.plan()
         if plan is not None:
-            results += self._run(plan)
+            # Raises only when the engine is dead; what is in the outbox is not lost then.
+            self._outbox += self._run(plan)
+        results, self._outbox = self._outbox, []
         return results
 
     def _run(self, plan: RoundPlan) -> list[BlockResult]:
@@ -156,7 +157,8 @@ class Engine:
         results = [self._scheduler.fail(int(slot), text) for slot in plan.running_slots]
         if self._failed_rounds >= MAX_FAILED_ROUNDS:
             self._outbox += results
-            raise EngineDeadError(f"{self._failed_rounds} rounds failed in a row; {text}")
+            dead = f"{self._failed_rounds} rounds failed in a row; {text}"
+            raise EngineDeadError(dead) from error
         return results
 
     def _reset_caches(self) -> None:

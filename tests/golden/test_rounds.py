@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from blockdiff.checkpoint import load_model
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.hybrid import HybridModel
@@ -12,13 +13,16 @@ from blockdiff.models.layers import layout
 from . import cases
 
 SLOTS, CONTEXT = 6, 160
-# random 8-layer experts amplify rounding; a real mistake is hundreds of times larger
-CLOSE = {"atol": 1e-3, "rtol": 1e-3}
 
 
 @pytest.fixture(params=cases.CASES)
 def model(request: pytest.FixtureRequest) -> HybridModel:
     return cases.model(request.param)
+
+
+def assert_close(got: Tensor, want: Tensor) -> None:
+    """Random 8-layer experts amplify rounding; a real mistake is hundreds of times larger."""
+    torch.testing.assert_close(got, want, atol=1e-3, rtol=1e-3)
 
 
 def ids(count: int, seed: int) -> list[int]:
@@ -63,9 +67,9 @@ def test_one_mixed_round_equals_separate_rounds(model: HybridModel) -> None:
     separate, separate_caches = run(model, [[s] for s in BEFORE + MIXED])
     packed, packed_caches = run(model, [BEFORE, MIXED])
     for one, other in zip(packed, separate, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+        assert_close(one, other)
     for one, other in zip(packed_caches, separate_caches, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+        assert_close(one, other)
     assert packed_caches[-1].tolist() == [17, 21, 40, 5 + layout.SHORT_ROWS, 10, 0]
 
 
@@ -76,7 +80,7 @@ def test_the_order_of_segments_does_not_matter(model: HybridModel) -> None:
     turned, _ = run(model, [BEFORE, [MIXED[i] for i in order]])
     for place, index in enumerate(order):
         got, want = turned[len(BEFORE) + place], forward[len(BEFORE) + index]
-        torch.testing.assert_close(got, want, **CLOSE)
+        assert_close(got, want)
 
 
 def test_previews_write_nothing(model: HybridModel) -> None:
@@ -96,9 +100,9 @@ def test_prefill_in_chunks_equals_one_piece(model: HybridModel, sizes: list[int]
         rounds.append([Segment(Phase.PREFILL, 2, start, part, range(size))])
         start += size
     chunks, chunk_caches = run(model, rounds)
-    torch.testing.assert_close(torch.cat(chunks), whole[0], **CLOSE)
+    assert_close(torch.cat(chunks), whole[0])
     for one, other in zip(chunk_caches, whole_caches, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+        assert_close(one, other)
 
 
 def test_a_reset_slot_is_as_new_even_after_nan(model: HybridModel) -> None:
@@ -115,7 +119,7 @@ def test_a_reset_slot_is_as_new_even_after_nan(model: HybridModel) -> None:
     got = model.forward(RoundBatch.from_segments(again), caches)
     fresh, _ = run(model, [[again[0]]])
     assert got.isfinite().all()
-    torch.testing.assert_close(got[:5], fresh[0], **CLOSE)
+    assert_close(got[:5], fresh[0])
     assert torch.equal(caches.states[:, 1], kept)
 
 
@@ -126,7 +130,7 @@ def test_a_poisoned_slot_does_not_touch_its_neighbours(model: HybridModel) -> No
     mixed = [segment(Phase.PREVIEW, 0, 9, 3), segment(Phase.PREVIEW, 1, 0, 8)]
     got = model.forward(RoundBatch.from_segments(mixed), caches)
     alone, _ = run(model, [[mixed[1]]])
-    torch.testing.assert_close(got[3:], alone[0], **CLOSE)
+    assert_close(got[3:], alone[0])
 
 
 def test_logit_rows_choose_and_order_rows(model: HybridModel) -> None:
@@ -134,20 +138,20 @@ def test_logit_rows_choose_and_order_rows(model: HybridModel) -> None:
     every, _ = run(model, [[Segment(Phase.PREFILL, 0, 0, tokens, range(12))]])
     batch = RoundBatch.from_segments([Segment(Phase.PREFILL, 0, 0, tokens, [11, 0, 5])])
     got = model.forward(batch, model.new_caches(1, 12))
-    torch.testing.assert_close(got, every[0][[11, 0, 5]], **CLOSE)
+    assert_close(got, every[0][[11, 0, 5]])
     none = RoundBatch.from_segments([Segment(Phase.PREFILL, 0, 0, tokens)])
     assert model.forward(none, model.new_caches(1, 12)).shape == (0, model.info.vocab_size)
     hidden = model.hidden(batch, model.new_caches(1, 12))
     ids_found, confidence = model.best(hidden)
     p = got.softmax(-1).max(-1)
     assert torch.equal(ids_found, p.indices)
-    torch.testing.assert_close(confidence, p.values, **CLOSE)
+    assert_close(confidence, p.values)
 
 
 def test_bfloat16_runs_and_stays_near(model: HybridModel) -> None:
     """Routing may flip in bfloat16, so this only asks for the same size of numbers."""
     case = next(c for c in cases.CASES if cases.model(c) is model)
-    small = cases.load_model(cases.FIXTURES / case, dtype="bfloat16")
+    small = load_model(cases.FIXTURES / case, dtype="bfloat16")
     logits, _ = run(small, [BEFORE, MIXED])
     want, _ = run(model, [BEFORE, MIXED])
     difference = (torch.cat(logits) - torch.cat(want)).abs()

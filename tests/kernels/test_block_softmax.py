@@ -8,9 +8,9 @@ from blockdiff_kernels.block_softmax import block_softmax
 from blockdiff_kernels.block_softmax.reference import block_probabilities
 
 
-def loop(q: Tensor, k: Tensor, v: Tensor, state: Tensor, vectors: list[Tensor]) -> Tensor:
+def loop(tensors: list[Tensor], vectors: list[Tensor]) -> Tensor:
     """Definition for one segment: q, k [T, Hk, dk], v [T, Hv, dv], state [Hv, dk, dv]."""
-    q, k, v, state = (x.double() for x in (q, k, v, state))
+    q, k, v, state = (x.double() for x in tensors)
     scale, bias, slope = (x.double() for x in vectors)
     q, k = (x / (x.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
     repeats = v.shape[1] // q.shape[1]
@@ -41,7 +41,7 @@ def test_matches_the_loop(rows: int) -> None:
     tensors, vectors = inputs(2, rows)
     got = block_softmax(*tensors, *vectors)
     for i in range(2):
-        want = loop(*(x[i] for x in tensors), vectors)
+        want = loop([x[i] for x in tensors], vectors)
         torch.testing.assert_close(got[i].double(), want, atol=1e-5, rtol=1e-5)
 
 
@@ -53,7 +53,7 @@ def test_nan_padding_is_seen_by_nobody() -> None:
         x[~mask] = float("nan")
     got = block_softmax(*tensors, *vectors, mask=mask)
     for i, length in enumerate(lengths):
-        want = loop(*(x[i, :length] for x in tensors[:3]), tensors[3][i], vectors)
+        want = loop([*(x[i, :length] for x in tensors[:3]), tensors[3][i]], vectors)
         torch.testing.assert_close(got[i, :length].double(), want, atol=1e-5, rtol=1e-5)
 
 

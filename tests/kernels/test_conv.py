@@ -13,7 +13,7 @@ def loop(u: Tensor, tail: Tensor, weight: Tensor, right: Tensor | None) -> Tenso
     past = torch.cat((tail, u)).double()
     rows = []
     for t in range(u.shape[0]):
-        y = sum(weight[:, j].double() * past[t + j] for j in range(kernel))
+        y = torch.stack([weight[:, j].double() * past[t + j] for j in range(kernel)]).sum(0)
         for d in range(1, 1 + (0 if right is None else right.shape[1])):
             if right is not None and t + d < u.shape[0]:
                 y = y + right[:, d - 1].double() * u[t + d].double()

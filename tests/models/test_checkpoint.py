@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from blockdiff.checkpoint import load_model
 from blockdiff.core import Phase
@@ -15,21 +16,22 @@ from blockdiff.models.hybrid import HybridModel
 from .checkpoints import TINY, random_tensors, write
 
 
-def logits(model: HybridModel) -> torch.Tensor:
+def logits(model: HybridModel) -> Tensor:
     caches = model.new_caches(1, 16)
     segments = [Segment(Phase.PREFILL, 0, 0, [3, 4, 5, 6, 7], range(5))]
     model.forward(RoundBatch.from_segments(segments), caches)
     preview = Segment(Phase.PREVIEW, 0, 5, [31] * 8, range(8))
-    return model.forward(RoundBatch.from_segments([preview]), caches)
+    found: Tensor = model.forward(RoundBatch.from_segments([preview]), caches)
+    return found
 
 
-def fuse(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def fuse(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same weights with experts stacked, as multimodal checkpoints have them."""
     fused = {n: t for n, t in tensors.items() if ".experts." not in n}
     for layer in range(4):
         own = f"layers.{layer}.mlp.experts."
 
-        def stack(name: str, own: str = own) -> torch.Tensor:
+        def stack(name: str, own: str = own) -> Tensor:
             return torch.stack([tensors[f"{own}{e}.{name}.weight"] for e in range(4)])
 
         gate_up = torch.cat((stack("gate_proj"), stack("up_proj")), dim=1)

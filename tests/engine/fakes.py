@@ -18,13 +18,13 @@ from torch import Tensor
 
 from blockdiff.core import BlockResult, DecodingParams, Mode, Phase, Request, SamplingParams
 from blockdiff.engine import Engine
-from blockdiff.models.base import ModelInfo, RoundBatch
+from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 
 Array = npt.NDArray[Any]
 VOCAB, MASK, EOS = 40, 39, 38
 
 
-def info(**changes: object) -> ModelInfo:
+def info(**changes: Any) -> ModelInfo:
     facts: dict[str, Any] = {
         "model_type": "fake",
         "vocab_size": VOCAB,
@@ -43,13 +43,10 @@ class FakeCaches:
     num_slots: int
     max_context: int
     tokens: list[list[int]] = field(default_factory=list)
+    lengths: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     def __post_init__(self) -> None:
         self.tokens = [[] for _ in range(self.num_slots)]
-
-    @property
-    def lengths(self) -> Tensor:
-        return torch.tensor([len(tokens) for tokens in self.tokens])
 
     def reset(self, slots: Tensor) -> None:
         for slot in slots.tolist():
@@ -69,16 +66,17 @@ class FakeModel:
         """Logits [len(seen), V] of ``seen`` after the committed ``prefix``."""
         raise NotImplementedError
 
-    def new_caches(self, num_slots: int, max_context: int) -> FakeCaches:
+    def new_caches(self, num_slots: int, max_context: int) -> ModelCaches:
         return FakeCaches(num_slots, max_context)
 
     def head(self, hidden: Tensor) -> Tensor:
         return hidden.clone()
 
-    def forward(self, batch: RoundBatch, caches: FakeCaches) -> Tensor:
+    def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         return self.head(self.hidden(batch, caches))
 
-    def hidden(self, batch: RoundBatch, caches: FakeCaches) -> Tensor:
+    def hidden(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
+        assert isinstance(caches, FakeCaches)
         self.before_round(len(self.rounds))
         starts = batch.segment_starts.tolist()
         answers: list[Array] = []
@@ -140,7 +138,7 @@ class ScriptModel(FakeModel):
         return answers
 
 
-def request(uid: int = 1, prompt: Sequence[int] = (1, 2, 3), **fields: object) -> Request:
+def request(uid: int = 1, prompt: Sequence[int] = (1, 2, 3), **fields: Any) -> Request:
     """A request; decoding and sampling fields may be given flat."""
     decoding = {k: fields.pop(k) for k in list(fields) if k in DecodingParams.__annotations__}
     sampling = {k: fields.pop(k) for k in list(fields) if k in SamplingParams.__annotations__}
@@ -148,9 +146,9 @@ def request(uid: int = 1, prompt: Sequence[int] = (1, 2, 3), **fields: object) -
     return Request(
         uid=uid,
         input_ids=tuple(prompt),
-        decoding=DecodingParams(**decoding),  # type: ignore[arg-type]
-        sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
-        **fields,  # type: ignore[arg-type]
+        decoding=DecodingParams(**decoding),
+        sampling=SamplingParams(**sampling),
+        **fields,
     )
 
 
@@ -231,7 +229,8 @@ def _decode_block(
 
 def run(engine: Engine, requests: Sequence[Request]) -> dict[int, list[BlockResult]]:
     """All results by uid; requests are added as slots become free."""
-    waiting, results = list(requests), {wanted.uid: [] for wanted in requests}  # type: ignore[var-annotated]
+    waiting = list(requests)
+    results: dict[int, list[BlockResult]] = {wanted.uid: [] for wanted in requests}
     while waiting or engine.has_work:
         while waiting and engine.free_slots:
             engine.add_request(waiting.pop(0))

@@ -1,6 +1,7 @@
 """Whole requests through the engine, against the definition in ``fakes.decode_alone``."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from blockdiff.engine import Engine, EngineConfig
 
 from .fakes import EOS, MASK, VOCAB, HashModel, ScriptModel, decode_alone, ids, info, request, run
 
-MODES = [
+MODES: list[dict[str, Any]] = [
     {"threshold": 0.5},
     {"denoise_steps": 3},
     {"denoise_steps": 2, "threshold": 0.6},
@@ -24,7 +25,7 @@ MODE_NAMES = ["threshold", "steps", "both", "autoregressive"]
 def requests(draw: st.DrawFn, uid: int) -> Request:
     length = draw(st.sampled_from([2, 4, 8]))
     max_tokens = draw(st.integers(1, 14))
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "block_length": length,
         "max_tokens": max_tokens,
         "min_tokens": draw(st.integers(0, max_tokens)),
@@ -67,7 +68,7 @@ def test_any_mix_of_requests_gives_what_each_gives_alone(data: st.DataObject) ->
 
 @pytest.mark.parametrize("fields", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("anchor", ["prompt_end", "zero"])
-def test_every_max_tokens_is_exact(fields: dict[str, object], anchor: str) -> None:
+def test_every_max_tokens_is_exact(fields: dict[str, Any], anchor: str) -> None:
     model = HashModel(info(block_anchor=anchor))
     engine = Engine(model, EngineConfig(max_slots=4))
     wanted = [
@@ -81,7 +82,7 @@ def test_every_max_tokens_is_exact(fields: dict[str, object], anchor: str) -> No
 
 @pytest.mark.parametrize("fields", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("eos_at", range(9))
-def test_nothing_comes_after_eos(fields: dict[str, object], eos_at: int) -> None:
+def test_nothing_comes_after_eos(fields: dict[str, Any], eos_at: int) -> None:
     script = [10 + place for place in range(20)]
     script[3 + eos_at] = EOS
     script[3 + 9] = EOS
@@ -117,7 +118,7 @@ def test_the_last_block_ends_as_soon_as_the_wanted_positions_are_settled() -> No
 
 
 @pytest.mark.parametrize("fields", MODES, ids=MODE_NAMES)
-def test_min_tokens_keeps_eos_away(fields: dict[str, object]) -> None:
+def test_min_tokens_keeps_eos_away(fields: dict[str, Any]) -> None:
     engine = Engine(ScriptModel([EOS]), EngineConfig(max_slots=1))
     for uid, least in enumerate((0, 1, 4, 5, 8)):
         blocks = run(engine, [request(uid, min_tokens=least, max_tokens=8, **fields)])[uid]
@@ -126,7 +127,7 @@ def test_min_tokens_keeps_eos_away(fields: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("fields", MODES, ids=MODE_NAMES)
-def test_the_mask_id_is_never_produced(fields: dict[str, object]) -> None:
+def test_the_mask_id_is_never_produced(fields: dict[str, Any]) -> None:
     engine = Engine(ScriptModel([MASK]), EngineConfig(max_slots=1))
     assert MASK not in ids(run(engine, [request(max_tokens=9, **fields)])[1])
 
@@ -168,7 +169,7 @@ def test_autoregressive_costs_one_commit_per_token_but_the_last() -> None:
 
 
 @pytest.mark.parametrize("fields", MODES, ids=MODE_NAMES)
-def test_sampled_output_depends_on_request_and_seed_only(fields: dict[str, object]) -> None:
+def test_sampled_output_depends_on_request_and_seed_only(fields: dict[str, Any]) -> None:
     model = HashModel()
     choice = {"temperature": 1.5, "top_k": 20, "top_p": 0.95, "max_tokens": 9, "ignore_eos": True}
     wanted = [request(uid, [uid % 3 + 1, 2], seed=uid // 3, **choice, **fields) for uid in range(9)]

@@ -1,6 +1,8 @@
 """Requests that do not end by themselves (cancelled, out of time, failed) free their slot."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from blockdiff.core import BlockResult, FinishReason, Mode
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import CapacityError, EngineDeadError, RequestError
 
-from .fakes import HashModel, ScriptModel, ids, request, run
+from .fakes import Array, HashModel, ScriptModel, ids, request, run
 
 # What runs when the request is ended after so many rounds: a prompt of 20 tokens takes 4.
 PHASES = {"admitted": 0, "prefill": 2, "first_block": 5, "riding_commit": 7, "later": 9}
@@ -19,7 +21,7 @@ PHASES = {"admitted": 0, "prefill": 2, "first_block": 5, "riding_commit": 7, "la
 @pytest.mark.parametrize("rounds", PHASES.values(), ids=PHASES)
 def test_cancel_frees_the_slot_at_once_in_every_phase(rounds: int, mode: Mode) -> None:
     model = HashModel()
-    fields: dict[str, object] = {"max_tokens": 16, "ignore_eos": True, "mode": mode}
+    fields: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True, "mode": mode}
     if mode is Mode.DIFFUSION:
         fields["denoise_steps"] = 3
     wanted = [request(uid, [7 + uid] * 20, **fields) for uid in (1, 2)]
@@ -121,7 +123,7 @@ def test_failing_again_and_again_is_death_and_loses_no_result() -> None:
 
 def test_output_that_is_not_finite_fails_only_that_request() -> None:
     class Poisoned(HashModel):
-        def rows(self, prefix, seen, is_preview):  # type: ignore[no-untyped-def]
+        def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> Array:
             answers = super().rows(prefix, seen, is_preview)
             return answers * (float("nan") if 13 in [*prefix, *seen][:1] else 1)
 

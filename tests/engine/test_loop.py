@@ -274,7 +274,7 @@ def test_the_heartbeat_goes_on_when_idle_and_stops_in_a_hang(
     loop = start(model, max_slots=1)
     before = loop.heartbeat
     wait_until(lambda: loop.heartbeat > before)
-    model.before_round = lambda number: hang.wait(SOON) and None
+    model.before_round = lambda number: None if hang.wait(SOON) else None
     inbox = Inbox()
     loop.submit(request(), inbox, loop.wait_for_slot(never))
     time.sleep(0.3)

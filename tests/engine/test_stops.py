@@ -1,6 +1,7 @@
 """Stop strings: found across token and block boundaries, cut exactly, decided before the block."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,14 +16,14 @@ FIELDS = [{"threshold": 0.5}, {"denoise_steps": 4}, {"mode": Mode.AUTOREGRESSIVE
 NAMES = ["at_once", "one_a_step", "autoregressive"]
 
 
-def engine_for(model: object, slots: int = 1) -> Engine:
-    return Engine(model, EngineConfig(max_slots=slots), LetterCodec())  # type: ignore[arg-type]
+def engine_for(model: Any, slots: int = 1) -> Engine:
+    return Engine(model, EngineConfig(max_slots=slots), LetterCodec())
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=NAMES)
 @pytest.mark.parametrize("stop", ["a", "c", "d", "de", "cdef", "defghij", "k"])
 def test_output_ends_with_the_token_that_completes_the_stop(
-    fields: dict[str, object], stop: str
+    fields: dict[str, Any], stop: str
 ) -> None:
     engine = engine_for(ScriptModel(SCRIPT))
     blocks = run(engine, [request(max_tokens=16, stop_strings=("zzz", stop), **fields)])[1]
@@ -36,14 +37,14 @@ def test_output_ends_with_the_token_that_completes_the_stop(
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=NAMES)
-def test_a_stop_beyond_max_tokens_is_not_found(fields: dict[str, object]) -> None:
+def test_a_stop_beyond_max_tokens_is_not_found(fields: dict[str, Any]) -> None:
     engine = engine_for(ScriptModel(SCRIPT))
     blocks = run(engine, [request(max_tokens=5, stop_strings=("ef",), **fields)])[1]
     assert len(ids(blocks)) == 5 and blocks[-1].finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=NAMES)
-def test_a_stop_behind_eos_is_not_found_and_one_before_wins(fields: dict[str, object]) -> None:
+def test_a_stop_behind_eos_is_not_found_and_one_before_wins(fields: dict[str, Any]) -> None:
     script = [30, 30, 30, 0, 1, EOS, 2, 3]
     engine = engine_for(ScriptModel(script))
     blocks = run(engine, [request(1, max_tokens=8, stop_strings=("c",), **fields)])[1]

@@ -16,6 +16,15 @@ def share_budget(remaining: Ints, granule: Ints, budget: int) -> Ints:
     prompts leave over goes to the others. The oldest always advances, even by a granule larger
     than the budget.
     """
+    chunks = _fill(remaining, granule, budget)
+    if len(chunks) and not chunks[0]:
+        chunks[0] = granule[0]
+        chunks[1:] = _fill(remaining[1:], granule[1:], max(budget - int(granule[0]), 0))
+    return chunks
+
+
+def _fill(remaining: Ints, granule: Ints, budget: int) -> Ints:
+    """Equal shares, short prompts first; the rest that granules leave goes to the oldest."""
     count = len(remaining)
     chunks = np.zeros(count, np.int64)
     left = budget
@@ -27,6 +36,4 @@ def share_budget(remaining: Ints, granule: Ints, budget: int) -> Ints:
         more = min(int(remaining[index] - chunks[index]), left - left % int(granule[index]))
         chunks[index] += more
         left -= more
-    if count and not chunks[0]:
-        chunks[0] = granule[0]
     return chunks

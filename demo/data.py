@@ -1,4 +1,4 @@
-"""Turn samples into packed training batches. Knows the tokenizer and the template, not the model."""
+"""Turn samples into packed training batches. Knows tokenizer and template, not the model."""
 
 import random
 from collections.abc import Iterator
@@ -114,7 +114,13 @@ class Packer:
         self.rng.shuffle(answers)
         extra = [self.rng.choice(answers) for _ in range(NOISY)]
         picks = (answers + extra)[:NOISY]
-        return dict(clean=clean, real=real, target=target, sample=sample, picks=picks)
+        return {
+            "clean": clean,
+            "real": real,
+            "target": target,
+            "sample": sample,
+            "picks": picks,
+        }
 
     def batch(self) -> Batch:
         rows = [self.sequence() for _ in range(self.sequences)]

@@ -189,7 +189,7 @@ class GatedDeltaNet(nn.Module):
         return q, k, v.unflatten(-1, (c.linear_num_value_heads, -1))
 
     def commit(self, u: Tensor, x: Tensor, s: Streams) -> tuple[Tensor, Tensor]:
-        """Clean stream -> outputs [N, T, Hv, dv] and the state before each chunk [N, C, Hv, dk, dv]."""
+        """Clean rows -> outputs [N, T, Hv, dv], state before each chunk [N, C, Hv, dk, dv]."""
         taps = self.conv1d.weight[:, 0]
         kernel = taps.shape[1]
         length = u.shape[1]

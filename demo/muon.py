@@ -24,12 +24,12 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(Optimizer):
-    """Nesterov momentum, orthogonalised update, decoupled weight decay. Matrices [.., a, b] only."""
+    """Nesterov momentum, orthogonalised update, decoupled weight decay; matrices [.., a, b]."""
 
     def __init__(
         self, params, lr: float, momentum: float = 0.95, weight_decay: float = 0.01
     ) -> None:
-        defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
     @torch.no_grad()

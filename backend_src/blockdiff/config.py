@@ -161,7 +161,10 @@ def _rope(keys: Keys, head_dim: int) -> tuple[int, float]:
     parameters = keys.get("rope_parameters", keys.get("rope_scaling"))
     if parameters is not None and not isinstance(parameters, Mapping):
         raise keys.error("rope_parameters", "an object with rope_type and rope_theta")
-    rope = Keys({**keys.values, **(parameters or {})}, "rope_parameters.")
+    parameters = dict(parameters or {})
+    # older files say "type"
+    parameters.setdefault("rope_type", parameters.get("type"))
+    rope = Keys({**keys.values, **parameters}, "rope_parameters.")
     rope.choice("rope_type", ("default",), default="default")
     factor = rope.number("partial_rotary_factor", default=0.25, low=0.0, high=1.0)
     theta = rope.number("rope_theta", default=10_000_000.0, low=1.0, high=1e12)

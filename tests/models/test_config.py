@@ -70,6 +70,7 @@ def test_generation_config_wins_for_eos(tmp_path: Path) -> None:
         ({"rms_norm_eps": 0.0}, "rms_norm_eps"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type is 'yarn'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "rope_type is 'linear'"),
         ({"rope_parameters": [1]}, "rope_parameters"),
         ({"rope_parameters": {"rope_theta": -1}}, "rope_parameters.rope_theta is -1"),
         ({"rope_parameters": {"partial_rotary_factor": 0.01}}, "partial_rotary_factor"),

@@ -80,9 +80,7 @@ def install() -> None:
     pip("install", "--constraint", str(CONSTRAINTS), "setuptools", "wheel")
     extras = f"{ROOT}[eval,test]"
     # Building without isolation uses the pinned setuptools instead of fetching another.
-    pip(
-        "install", "--no-build-isolation", "--constraint", str(CONSTRAINTS), "--editable", extras
-    )
+    pip("install", "--no-build-isolation", "--constraint", str(CONSTRAINTS), "--editable", extras)
     step(4, "tritonserver and the shared libpython it needs")
     fetch_server()
     STAMP.write_text(fingerprint())
@@ -111,7 +109,7 @@ def check_torch(requirement: str) -> None:
     wheel = unquote(Path(found[0]["download_info"]["url"]).name) if found else ""
     if found and "+cpu" not in wheel:
         raise InstallError(
-            f"no GPU here, but pip would take the CUDA build of torch ({wheel}, several GB with its "
+            f"no GPU here, but pip would take the CUDA build of torch ({wheel}, gigabytes with its "
             "libraries): point pip at CPU wheels (PIP_EXTRA_INDEX_URL=... or PIP_FIND_LINKS=...), "
             "try another Python (make PYTHON=python3.11), or accept it with ALLOW_CUDA_TORCH=1"
         )

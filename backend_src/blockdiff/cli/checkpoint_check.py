@@ -1,65 +1,71 @@
-"""Checks a checkpoint folder without reading its weights. Shared by serve and doctor."""
+"""Checks a checkpoint folder without reading its weights. Shared by serve, doctor and the demo."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blockdiff.errors import ConfigError
 
+if TYPE_CHECKING:
+    from blockdiff.config import ModelConfig
 
-@dataclass(frozen=True)
-class CheckpointFacts:
-    """What could be learnt without loading."""
-
-    model_type: str
-    vocab_size: int
-    weight_bytes: int
-    tokenizer_size: int
+# torch takes seconds to import: the checks import what needs it themselves.
 
 
 class _Checked(Exception):
     """Raised instead of reading the first tensor: every check is then done."""
 
 
-def check_checkpoint(folder: Path, dtype: str = "float32") -> CheckpointFacts:
+def check_checkpoint(folder: Path, dtype: str = "float32") -> None:
     """Check config, shards, tensor shapes and tokenizer; one line says what is wrong."""
-    # Imported here: torch takes seconds.
-    from blockdiff.config import load_config
-
-    config = load_config(folder)
-    _check_tensors(folder, dtype)
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    tokens = _tokenizer_size(folder)
-    if tokens > config.vocab_size:
-        raise ConfigError(
-            f"{folder / 'tokenizer.json'}: {tokens} tokens, but the model's embedding has only "
-            f"{config.vocab_size}; take tokenizer and weights of the same model"
-        )
-    return CheckpointFacts(config.model_type, config.vocab_size, size, tokens)
+    config = check_checkpoint_files(folder, dtype)
+    check_tokenizer(folder, config.vocab_size)
 
 
-def _check_tensors(folder: Path, dtype: str) -> None:
+def check_checkpoint_files(folder: Path, dtype: str = "float32") -> "ModelConfig":
+    """Check config.json and that every tensor is there, whole and of the right shape."""
     from blockdiff.checkpoint import load_model
+    from blockdiff.config import load_config
 
     def stop(done: int, total: int) -> None:
         raise _Checked
 
-    progress: Callable[[int, int], None] = stop
+    config = load_config(folder)
     try:
-        load_model(folder, dtype=dtype, progress=progress)
+        load_model(folder, dtype=dtype, progress=stop)
     except _Checked:
-        return
+        pass
+    return config
 
 
-def _tokenizer_size(folder: Path) -> int:
-    """Highest token id plus one."""
-    from blockdiff.text import Tokenizer
-
-    tokenizer_path = folder / "tokenizer.json"
-    if not tokenizer_path.exists():
-        raise ConfigError(f"{tokenizer_path}: file not found; a checkpoint brings its tokenizer")
-    Tokenizer.load(folder)
+def check_tokenizer(folder: Path, vocab_size: int) -> int:
+    """Check that the tokenizer loads and fits the embedding; returns its highest id plus one."""
     from tokenizers import Tokenizer as Library
 
-    vocabulary = Library.from_file(str(tokenizer_path)).get_vocab(with_added_tokens=True)
-    return max(vocabulary.values(), default=-1) + 1
+    from blockdiff.text import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise ConfigError(f"{path}: file not found; a checkpoint brings its tokenizer")
+    Tokenizer.load(folder)
+    vocabulary = Library.from_file(str(path)).get_vocab(with_added_tokens=True)
+    tokens = max(vocabulary.values(), default=-1) + 1
+    if tokens > vocab_size:
+        raise ConfigError(
+            f"{path}: {tokens} tokens, but the model's embedding has only {vocab_size}; "
+            "take tokenizer and weights of the same model"
+        )
+    return tokens
+
+
+def weight_bytes(folder: Path, dtype: str) -> int:
+    """Memory that the weights take in ``dtype``."""
+    from blockdiff.checkpoint.reader import open_checkpoint
+
+    size = 4 if dtype == "float32" else 2
+    total = 0
+    for tensor in open_checkpoint(folder).tensors.values():
+        elements = 1
+        for length in tensor.shape:
+            elements *= length
+        total += elements * size
+    return total

@@ -60,16 +60,16 @@ def run(arguments: Sequence[str]) -> int:
         code = build_app(wanted)(words, standalone_mode=False, prog_name="blockdiff")
         return code if isinstance(code, int) else 0
     except (ConfigError, RequestError) as error:
-        return _fail(error, 2)
+        return fail(error, 2)
     except BlockdiffError as error:
-        return _fail(error, 1)
+        return fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", 1)
+        return fail("interrupted", 1)
     except Exception as error:
         message = usage_message(error)
         if message is None:
             raise
-        return _fail(message, 2)
+        return fail(message, 2)
 
 
 def usage_message(error: Exception) -> str | None:
@@ -79,7 +79,8 @@ def usage_message(error: Exception) -> str | None:
     return str(render()) if callable(render) and hasattr(error, "exit_code") else None
 
 
-def _fail(message: object, code: int) -> int:
+def fail(message: object, code: int) -> int:
+    """Print one line of error; returns the exit code."""
     line = " ".join(str(message).split())
     print(f"blockdiff: {line}", file=sys.stderr)
     return code

@@ -10,14 +10,20 @@ VARIABLE = "BLOCKDIFF_HEARTBEAT_FILE"
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """``monotonic``: time.monotonic() of the engine's last round; ``pid``: its process.
+    """``monotonic``: time.monotonic() of the engine's last round, 0 when it makes no more.
 
+    ``pid``: its process.
     ``running``: requests that hold a slot, where the engine tells it.
     """
 
     pid: int
     monotonic: float
     running: int | None = None
+
+    @property
+    def has_stopped(self) -> bool:
+        """True when the engine itself says that it makes no more rounds."""
+        return self.monotonic <= 0
 
     def age(self) -> float:
         """Seconds since the last round."""

@@ -25,11 +25,10 @@ Say = Callable[[str], None]
 def perf_analyzer_command(say: Say = lambda line: None) -> tuple[list[str], dict[str, str]]:
     """The argv prefix and the full environment with which perf_analyzer runs on this machine."""
     binary = find_perf_analyzer()
-    folder = cache_directory() / "perf_analyzer-libraries"
-    missing = missing_libraries(binary, {})
-    environment = _environment(folder)
+    environment = library_environment()
+    missing = missing_libraries(binary, environment)
     if missing:
-        _provide(missing, folder, say)
+        _provide(missing, _folder(), say)
         still = missing_libraries(binary, environment)
         if still:
             raise ConfigError(f"{binary}: shared libraries {', '.join(still)} are missing")
@@ -55,10 +54,16 @@ def missing_libraries(binary: Path, environment: dict[str, str]) -> list[str]:
     return re.findall(r"(\S+) => not found", result.stdout)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def library_environment() -> dict[str, str]:
+    """The environment in which the libraries that we provide are found."""
+    folder = _folder()
     given = os.environ.get("LD_LIBRARY_PATH")
     paths = f"{folder}{os.pathsep}{given}" if given else str(folder)
     return {**os.environ, "LD_LIBRARY_PATH": paths}
+
+
+def _folder() -> Path:
+    return cache_directory() / "perf_analyzer-libraries"
 
 
 def _provide(names: list[str], folder: Path, say: Say) -> None:

@@ -115,6 +115,8 @@ class Supervisor:
             if pid not in alive:
                 return f"the process of model {model} ({pid}) died"
         beat = read_heartbeat(self._heartbeat_path) if self._heartbeat_path else None
+        if beat is not None and beat.has_stopped:
+            return f"the engine (process {beat.pid}) has stopped"
         if beat is not None and beat.age() > self.policy.heartbeat_timeout_seconds:
             return f"the engine (process {beat.pid}) made no round for {beat.age():.0f} s"
         return None

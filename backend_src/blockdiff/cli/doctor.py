@@ -1,0 +1,131 @@
+"""``blockdiff doctor``: what this machine has and lacks for serving, and what to do about it.
+
+Knows which checks there are and how they are shown; fetches and changes nothing.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blockdiff.embedded import checks
+from blockdiff.embedded.checks import Finding, guarded
+from blockdiff.errors import BlockdiffError, ConfigError
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(
+    model: Annotated[
+        Path | None, typer.Option(help="Checkpoint folder to check too.", show_default=False)
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    host: Annotated[str, typer.Option(help="Address that serve would listen on.")] = "127.0.0.1",
+    http_port: Annotated[int, typer.Option()] = 8000,
+    grpc_port: Annotated[int, typer.Option()] = 8001,
+    metrics_port: Annotated[int, typer.Option()] = 8002,
+    output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Check what this machine needs to serve; exit code 1 when something is missing.
+
+    Examples:
+
+    blockdiff doctor
+
+    blockdiff doctor --model demo/checkpoint --format json
+    """
+    if output_format not in ("table", "json"):
+        raise ConfigError(f"--format {output_format}: allowed are table and json")
+    findings = examine(model, dtype, host, (http_port, grpc_port, metrics_port))
+    if output_format == "json":
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        show_table(findings)
+    raise typer.Exit(1 if any(finding.level == "fail" for finding in findings) else 0)
+
+
+def examine(
+    model: Path | None, dtype: str, host: str, ports: tuple[int, int, int]
+) -> list[Finding]:
+    """Run every check; none of them stops the others."""
+    named: list[tuple[str, Callable[[], Finding]]] = [
+        ("python", checks.check_python),
+        ("libpython", checks.check_libpython),
+        ("tritonserver", checks.check_tritonserver),
+        ("python stub", checks.check_stub),
+        ("shared memory", checks.check_shared_memory),
+        ("ports", partial(checks.check_ports, host, ports)),
+        ("torch", check_torch),
+        ("processor", checks.check_processor),
+        ("perf_analyzer", checks.check_perf_analyzer),
+    ]
+    findings = [guarded(name, check) for name, check in named]
+    return findings + (check_model(model, dtype) if model is not None else [])
+
+
+def check_torch() -> Finding:
+    """torch, its build and the devices it sees."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        advice = "install it: make install, or pip install torch==2.13.0"
+        return Finding("torch", "fail", str(error), advice)
+    devices = torch.cuda.device_count()
+    seen = f"{devices} CUDA device{'s' if devices != 1 else ''}" if devices else "CPU only"
+    return Finding("torch", "ok", f"{torch.__version__}, {seen}, {torch.get_num_threads()} threads")
+
+
+def check_model(model: Path, dtype: str) -> list[Finding]:
+    """Checkpoint files, tokenizer and the memory that the weights take."""
+    from blockdiff.cli.checkpoint_check import (
+        check_checkpoint_files,
+        check_tokenizer,
+        weight_bytes,
+    )
+
+    findings = []
+    try:
+        config = check_checkpoint_files(model, dtype)
+    except BlockdiffError as error:
+        advice = "fix or fetch the files named"
+        return [Finding("checkpoint", "fail", str(error), advice)]
+    findings.append(Finding("checkpoint", "ok", f"{config.model_type} at {model}"))
+    try:
+        tokens = check_tokenizer(model, config.vocab_size)
+        detail = f"{tokens} tokens, embedding of {config.vocab_size}"
+        findings.append(Finding("tokenizer", "ok", detail))
+    except BlockdiffError as error:
+        what, _, advice = str(error).partition("; ")
+        findings.append(Finding("tokenizer", "fail", what, advice))
+    findings.append(check_memory(weight_bytes(model, dtype)))
+    return findings
+
+
+def check_memory(needed: int) -> Finding:
+    """The weights against free memory; caches come on top."""
+    free = checks.available_memory()
+    detail = f"weights {needed / 1e9:.2f} GB, {free / 1e9:.1f} GB free"
+    if needed > free:
+        return Finding("memory", "fail", detail, "use --dtype bfloat16 or a larger machine")
+    if needed > 0.8 * free:
+        return Finding("memory", "warn", detail, "little room is left for caches")
+    return Finding("memory", "ok", detail)
+
+
+def show_table(findings: list[Finding]) -> None:
+    """A table for people."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("check", "state", "found", "what to do"):
+        table.add_column(heading, overflow="fold")
+    for finding in findings:
+        state = Text(finding.level, style=_STYLES[finding.level])
+        table.add_row(finding.name, state, Text(finding.detail), Text(finding.advice))
+    Console(highlight=False).print(table)

@@ -104,6 +104,8 @@ class AsyncBlockStream(AsyncIterator[BlockEvent]):
                 if event is not None:
                     return event
             except ClientError as error:
+                if self._session.has_error_message:
+                    await self._drain()
                 await self._wait_before_retry(self._session.retry_delay(error))
                 self._open()
 
@@ -140,15 +142,19 @@ class AsyncBlockStream(AsyncIterator[BlockEvent]):
         raise self._cancelled()
 
     async def _drain(self) -> None:
-        """Let the RPC end by itself: cancelling it now would race with the server's clean-up."""
+        """Let the RPC end by itself once the server has said its last word.
+
+        Triton 2.51 never lets go of a request whose stream is cancelled right after an error, and
+        then cannot stop in time.
+        """
         try:
             await asyncio.wait_for(self._read_rest(), _DRAIN_SECONDS)
-        except (grpc.RpcError, ClientError, asyncio.TimeoutError):
+        except (grpc.RpcError, asyncio.TimeoutError):
             self._call.cancel()
 
     async def _read_rest(self) -> None:
-        while (message := await self._call.read()) is not grpc.aio.EOF:
-            self._session.accept(message)
+        while await self._call.read() is not grpc.aio.EOF:
+            pass
 
     def _cancelled(self) -> Cancelled:
         return Cancelled("cancelled by the caller", request_id=self.request_id)

@@ -20,11 +20,17 @@ URL_VARIABLE = "BLOCKDIFF_URL"
 
 @dataclass(frozen=True)
 class Connection:
-    """``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS)."""
+    """``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS).
+
+    ``status_errors`` asks the server to end a stream with a gRPC status code on its first error,
+    where it otherwise sends the error as bare text whose kind is guessed. Off, because Triton
+    2.51 aborts as a whole when such an error follows a block that is still being written.
+    """
 
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     root_certificates: bytes | None = None
+    status_errors: bool = False
 
     @property
     def shown_url(self) -> str:
@@ -64,8 +70,10 @@ class Connection:
         return arguments
 
     def stream_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Call metadata; asks Triton to end the stream with a status code on the first error."""
-        return (("triton_grpc_error", "true"), *self.metadata())
+        """Call metadata of a generation."""
+        if self.status_errors:
+            return (("triton_grpc_error", "true"), *self.metadata())
+        return self.metadata()
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         return tuple((name.lower(), value) for name, value in self.headers.items())

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from .types import Options
+
 
 class ClientError(Exception):
     """Base of every error this package raises; ``str()`` is one line fit to show to a user.
@@ -73,14 +75,23 @@ _BY_STATUS: dict[str, type[ClientError]] = {
     "DEADLINE_EXCEEDED": DeadlineExceeded,
 }
 
-# Only for servers that ignore the header `triton_grpc_error` and so send errors as bare text.
+# Errors inside a stream are bare text. The server's own refusals start with the field's name; the
+# other texts are those of this project's models and of Triton's core. First match wins.
+_FIELD = re.compile(r"^(?P<field>[a-z]\w*)[^:\s]*: ")
+_FIELDS = frozenset(Options.__annotations__) | {
+    *("text_input", "messages", "stream", "input_ids", "eos_ids", "stop_strings", "mode"),
+    *("min_length", "random_seed", "return_num_input_tokens", "return_num_output_tokens"),
+}
+_NO_SUPPORT = re.compile(r"not supported|no meaning|not possible|cannot decode|model has no")
 _BY_TEXT: tuple[tuple[str, type[ClientError]], ...] = (
-    (r"timeout expired|deadline", DeadlineExceeded),
-    (r"maximum queue size|unavailable|not ready|shutting down|stub process", Unavailable),
-    (r"unknown model|not found", NotFound),
-    (r"not supported|unsupported", Unsupported),
+    (r"internal error", ServerError),
+    (r"timeout expired|deadline passed", DeadlineExceeded),
+    (r"maximum queue size|engine has died|shutting down|stopping|not ready", Unavailable),
+    (r"unavailable|retry after|slots are in use|stub process", Unavailable),
+    (r"unknown model|model .* not found", NotFound),
     (r"\bcancell?ed\b", Cancelled),
-    (r"inference input|expected|invalid|must be|allowed", InvalidArgument),
+    (r"not supported|unsupported", Unsupported),
+    (r"inference input|expected \d+ inputs?|unexpected shape|must be a number", InvalidArgument),
 )
 
 _REQUEST_ID = re.compile(r"^\[request id: (?P<value>[^\]]*)\]\s*")
@@ -141,8 +152,12 @@ def from_status(status: str, details: str) -> ClientError:
 
 
 def from_text(text: str) -> ClientError:
-    """Best guess for an in-band error, which carries no code."""
+    """Best guess for an error inside a stream, which carries no code."""
     parsed = _parse(text)
+    field = _FIELD.match(parsed.message)
+    if field and field["field"] in _FIELDS:
+        is_unsupported = _NO_SUPPORT.search(parsed.message)
+        return _build(Unsupported if is_unsupported else InvalidArgument, parsed)
     for pattern, kind in _BY_TEXT:
         if re.search(pattern, parsed.message, re.IGNORECASE):
             return _build(kind, parsed)

@@ -74,6 +74,7 @@ class Session:
         self.blocks: list[BlockEvent] = []
         self.has_final_block = False
         self.has_final_flag = False
+        self.has_error_message = False
 
     def remaining(self) -> float | None:
         """Seconds left until the deadline, at least 0."""
@@ -84,6 +85,7 @@ class Session:
     def next_attempt(self) -> Any:
         """The ModelInferRequest for a new attempt, its server-side timeout set to what is left."""
         self._attempts += 1
+        self.has_error_message = False
         left = self.remaining()
         if left is not None:
             if left <= 0:
@@ -96,6 +98,7 @@ class Session:
     def accept(self, message: Any) -> BlockEvent | None:
         """Event for a ModelStreamInferResponse; None when it carries nothing new for the reader."""
         if message.error_message:
+            self.has_error_message = True
             raise from_text(message.error_message)
         response = message.infer_response
         is_last = wire.is_final_response(response)

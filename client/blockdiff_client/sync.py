@@ -111,6 +111,8 @@ class BlockStream(Iterator[BlockEvent]):
                 if event is not None:
                     return event
             except ClientError as error:
+                if self._session.has_error_message:
+                    self._drain()
                 self._wait_before_retry(self._session.retry_delay(error))
                 self._open()
 
@@ -148,13 +150,17 @@ class BlockStream(Iterator[BlockEvent]):
             raise self._cancelled()
 
     def _drain(self) -> None:
-        """Let the RPC end by itself: cancelling it now would race with the server's clean-up."""
+        """Let the RPC end by itself once the server has said its last word.
+
+        Triton 2.51 never lets go of a request whose stream is cancelled right after an error, and
+        then cannot stop in time.
+        """
         key = self._watchdog.arm(_DRAIN_SECONDS, self._call.cancel)
         try:
-            for message in self._call:
-                self._session.accept(message)
-        except (grpc.RpcError, ClientError):
-            self._call.cancel()
+            for _ in self._call:
+                pass
+        except grpc.RpcError:
+            pass
         finally:
             self._watchdog.disarm(key)
 

@@ -22,7 +22,7 @@ from blockdiff_client import (
     Unavailable,
 )
 
-from .fake_server import Abort, Block, FakeTriton, FlagOnly, Hang, Pause, Step, free_port
+from .fake_server import Abort, Block, FakeTriton, FlagOnly, Hang, InBand, Pause, Step, free_port
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 FAST = RetryPolicy(attempts=3, base=0.01, cap=0.02)
@@ -40,7 +40,6 @@ def test_generate(fake: FakeTriton) -> None:
     result = run(fake.url, lambda client: client.generate("x", max_tokens=3))
     assert (result.text, result.num_output_tokens) == ("hello world", 8)
     assert fake.seen[0].inputs["max_tokens"] == 3
-    assert fake.seen[0].metadata["triton_grpc_error"] == "true"
     assert not fake.seen[0].cancelled.is_set()
 
 
@@ -79,12 +78,19 @@ def test_retry_before_and_not_after_the_first_block(fake: FakeTriton) -> None:
 
 
 def test_errors_are_typed_and_not_retried(fake: FakeTriton) -> None:
-    fake.scripts = [[Abort(grpc.StatusCode.INVALID_ARGUMENT, "max_tokens: 0")], [Block("a")]]
-    with pytest.raises(InvalidArgument, match="max_tokens"):
-        run(fake.url, lambda client: client.generate("x"))
+    text = "max_tokens: got 0, allowed 1 or more"
+    fake.scripts = [
+        [Abort(grpc.StatusCode.INVALID_ARGUMENT, text)],
+        [InBand(f"in ensemble 'e', {text}")],
+        [Block("a")],
+    ]
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="^max_tokens"):
+            run(fake.url, lambda client: client.generate("x"))
     with pytest.raises(ServerError, match="before the final block"):
         run(fake.url, lambda client: client.generate("x"))
-    assert len(fake.seen) == 2
+    assert len(fake.seen) == 3
+    assert not fake.seen[1].cancelled.is_set()
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_generate_joins_the_blocks(fake: FakeTriton, client: Client) -> None:
     assert [block.finish_reason for block in result.blocks] == [None, None, "stop"]
     seen = fake.seen[0]
     assert seen.inputs["max_tokens"] == 9
-    assert seen.metadata["triton_grpc_error"] == "true"
+    assert "triton_grpc_error" not in seen.metadata
     assert "timeout" not in seen.request.parameters
 
 
@@ -154,12 +154,23 @@ def test_other_errors_are_never_retried(
 
 
 def test_in_band_errors_are_understood(fake: FakeTriton, client: Client) -> None:
-    fake.scripts = [[InBand("Exceeds maximum queue size"), Hang()]]
+    fake.scripts = [[InBand("in ensemble 'e', Exceeds maximum queue size")]]
     assert client.generate("x").text == "hello world"
-    assert fake.seen[0].cancelled.wait(2)
-    fake.scripts = [[Block("a"), InBand("boom"), Hang()]]
+    fake.scripts = [[Block("a"), InBand("Exceeds maximum queue size")]]
+    with pytest.raises(Unavailable):
+        client.generate("x")
+    fake.scripts = [[InBand("top_p: got 2, allowed above 0 up to 1; retry after 1 s")]]
+    with pytest.raises(InvalidArgument, match="^top_p: got 2"):
+        client.generate("x")
+    assert len(fake.seen) == 4
+    assert not any(seen.cancelled.is_set() for seen in fake.seen)
+
+
+def test_an_error_in_a_stream_that_stays_open(fake: FakeTriton, client: Client) -> None:
+    fake.default = [Block("a"), InBand("boom"), Hang()]
     with pytest.raises(ServerError, match="boom"):
         client.generate("x")
+    assert fake.seen[0].cancelled.wait(2)
 
 
 def test_many_threads_share_one_client(fake: FakeTriton, client: Client) -> None:
@@ -178,9 +189,11 @@ def test_one_thread_may_hold_many_streams(fake: FakeTriton, client: Client) -> N
 
 
 def test_priority_headers_and_model_are_sent(fake: FakeTriton) -> None:
-    connection = Connection(f"grpc://{fake.url}", headers={"Authorization": "Bearer k"})
+    headers = {"Authorization": "Bearer k"}
+    connection = Connection(f"grpc://{fake.url}", headers=headers, status_errors=True)
     with Client(connection=connection) as client:
         client.generate("x", priority=1, model="other")
     seen = fake.seen[0]
     assert seen.request.parameters["priority"].uint64_param == 1
     assert (seen.request.model_name, seen.metadata["authorization"]) == ("other", "Bearer k")
+    assert seen.metadata["triton_grpc_error"] == "true"

@@ -152,6 +152,15 @@ def test_prefixes_in_the_other_order() -> None:
         (None, "Request for unknown model: 'x' is not found", "NotFound"),
         (None, "unexpected inference input 'q' for model 'ensemble'", "InvalidArgument"),
         (None, "boom", "ServerError"),
+        (None, 'stop_words: got "timeout expired", allowed a list', "InvalidArgument"),
+        (None, "messages[0].content: got 3, allowed text", "InvalidArgument"),
+        (None, "bad_words: not supported; leave it out", "Unsupported"),
+        (None, "preprocessing: internal error (KeyError); the server log ...", "ServerError"),
+        (None, "the request was cancelled while it waited", "Cancelled"),
+        (None, "the deadline passed while the request waited; retry after 1 s", "DeadlineExceeded"),
+        (None, "the engine is shutting down; retry on another instance", "Unavailable"),
+        (None, "the engine has died; retry after about 1 s", "Unavailable"),
+        (None, "expected 4 inputs but got 5 inputs for model 'ensemble'", "InvalidArgument"),
     ],
 )
 def test_kinds(status: str | None, text: str, kind: str) -> None:

@@ -124,9 +124,12 @@ def fetch_server() -> None:
     """Unpack the server now, so that the first start is quick."""
     code = (
         "from blockdiff.embedded import find_installation\n"
+        "from blockdiff.embedded.perf_analyzer import perf_analyzer_command\n"
         "from blockdiff.errors import BlockdiffError\n"
         "try:\n"
-        "    find_installation(lambda line: print('install:       ' + line, flush=True))\n"
+        "    say = lambda line: print('install:       ' + line, flush=True)\n"
+        "    find_installation(say)\n"
+        "    perf_analyzer_command(say)\n"
         "except BlockdiffError as error:\n"
         "    raise SystemExit(f'install: {error}')\n"
     )

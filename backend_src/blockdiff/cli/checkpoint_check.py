@@ -1,5 +1,6 @@
 """Checks a checkpoint folder without reading its weights. Shared by serve, doctor and the demo."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,8 @@ def check_checkpoint_files(folder: Path, dtype: str = "float32") -> "ModelConfig
         raise _Checked
 
     config = load_config(folder)
-    try:
+    with contextlib.suppress(_Checked):
         load_model(folder, dtype=dtype, progress=stop)
-    except _Checked:
-        pass
     return config
 
 

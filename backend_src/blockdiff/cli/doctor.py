@@ -117,15 +117,13 @@ def check_memory(needed: int) -> Finding:
 
 
 def show_table(findings: list[Finding]) -> None:
-    """A table for people."""
+    """A table for people; what to do stands below the line that needs it."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("check", "state", "found", "what to do"):
-        table.add_column(heading, overflow="fold")
+    console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
-        state = Text(finding.level, style=_STYLES[finding.level])
-        table.add_row(finding.name, state, Text(finding.detail), Text(finding.advice))
-    Console(highlight=False).print(table)
+        state = Text(f"{finding.level:5}", style=_STYLES[finding.level])
+        console.print(state + Text(f"{finding.name:14} {finding.detail}", style="default"))
+        if finding.advice:
+            console.print(Text(f"{'':5}{'':14} -> {finding.advice}"))

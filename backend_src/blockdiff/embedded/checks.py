@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockdiff.embedded import (
+    debian,
     installation,
     interpreter,
     perf_analyzer,
@@ -53,7 +54,7 @@ def check_libpython() -> Finding:
     try:
         found = interpreter.find_libpython(fetch=False)
     except BlockdiffError:
-        if not (interpreter.is_system_python() and interpreter.can_fetch()):
+        if not (interpreter.is_system_python() and debian.can_fetch()):
             return Finding("libpython", "fail", "missing", interpreter.missing_message())
         advice = f"nothing: the first start fetches {interpreter.PACKAGE} into the cache"
         return Finding("libpython", "warn", "not there yet", advice)

@@ -59,7 +59,7 @@ def run(model: HybridModel, rounds: list[list[Segment]]) -> tuple[list[Tensor], 
     found: list[Tensor] = []
     for segments in rounds:
         logits = model.forward(RoundBatch.from_segments(segments), caches)
-        found += logits.split([len(s.token_ids) for s in segments])
+        found += logits.split_with_sizes([len(s.token_ids) for s in segments])
     return found, [caches.states, caches.tails, caches.keys, caches.values, caches.lengths]
 
 

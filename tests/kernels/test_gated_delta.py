@@ -39,8 +39,13 @@ def inputs(groups: int, rows: int, seed: int = 0) -> list[Tensor]:
     return [q, k, normal(groups, rows, 4, 5), g, beta, normal(groups, 4, 6, 5)]
 
 
+def run(tensors: list[Tensor], chunk: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    q, k, v, g, beta, state = tensors
+    return gated_delta(q, k, v, g, beta, state, mask, chunk)
+
+
 def check(tensors: list[Tensor], chunk: int, mask: Tensor | None = None) -> None:
-    outputs, state = gated_delta(*tensors, mask=mask, chunk=chunk)
+    outputs, state = run(tensors, chunk, mask)
     for i in range(outputs.shape[0]):
         length = outputs.shape[1] if mask is None else int(mask[i].sum())
         q, k, v, g, beta = (x[i, :length] for x in tensors[:5])
@@ -77,7 +82,7 @@ def test_equal_keys_without_decay_stay_exact(strength: float) -> None:
 def test_strong_decay_does_not_overflow() -> None:
     tensors = inputs(1, 64)
     tensors[3].fill_(-20.0)
-    outputs, state = gated_delta(*tensors)
+    outputs, state = run(tensors, 64)
     assert outputs.isfinite().all() and state.isfinite().all()
     check(tensors, 64)
 
@@ -87,15 +92,15 @@ def test_state_is_not_written_and_gradients_flow() -> None:
     before = tensors[5].clone()
     for x in tensors:
         x.requires_grad_()
-    outputs, state = gated_delta(*tensors, chunk=4)
-    (outputs.sum() + state.sum()).backward()
+    outputs, state = run(tensors, 4)
+    gradients = torch.autograd.grad(outputs.sum() + state.sum(), tensors)
     assert torch.equal(tensors[5], before)
-    assert all(x.grad is not None and x.grad.isfinite().all() for x in tensors)
+    assert all(g.isfinite().all() for g in gradients)
 
 
 def test_gradient_matches_the_recurrence() -> None:
     tensors = [x.double().requires_grad_() for x in inputs(1, 6)]
-    outputs, state = gated_delta(*tensors, chunk=4)
+    outputs, state = run(tensors, 4)
     got = torch.autograd.grad((outputs.square().sum() + state.sum()), tensors)
     want_outputs, want_state = recurrence(*(x[0] for x in tensors))
     want = torch.autograd.grad((want_outputs.square().sum() + want_state.sum()), tensors)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from blockdiff.cache import SlotCaches
 from blockdiff.config import LINEAR, ModelConfig
-from blockdiff.models.base import NO_MASK_TOKEN, ModelInfo, RoundBatch
+from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.layout import RoundLayout, build_layout
@@ -78,8 +78,9 @@ class HybridModel:
         return SlotCaches(self.config, num_slots, max_context, self.device, self.dtype)
 
     @torch.inference_mode()
-    def hidden(self, batch: RoundBatch, caches: SlotCaches, trace: Trace | None = None) -> Tensor:
+    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        assert isinstance(caches, SlotCaches), "caches come from new_caches"
         layout = build_layout(batch, self.config.rotary_dim, self.config.rope_theta)
         _note_lengths(layout, caches)
         x = functional.embedding(batch.token_ids, self.embedding)
@@ -122,7 +123,7 @@ class HybridModel:
         """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
         return best_tokens(hidden, self.output, excluded)
 
-    def forward(self, batch: RoundBatch, caches: SlotCaches) -> Tensor:
+    def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         """Logits [L, V] float32 of ``batch.logit_rows``."""
         return self.head(self.hidden(batch, caches))
 

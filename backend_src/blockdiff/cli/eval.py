@@ -104,7 +104,9 @@ def evaluate(
     if output is TableFormat.json:
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     else:
-        print_table(scores, Console())
+        console = Console()
+        # Into a file or pipe, lines are as long as the table is.
+        print_table(scores, console if console.is_terminal else Console(width=200))
 
 
 def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:

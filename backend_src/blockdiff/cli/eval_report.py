@@ -29,31 +29,26 @@ KINDS = {
 
 
 def print_table(scores: Sequence[Score], console: Console) -> None:
-    """One line per setting, exact match per task, then TPF and tokens/s over all tasks."""
+    """Three tables of settings by tasks: exact match, tokens per forward, tokens per second."""
     tasks = list(dict.fromkeys(score.task for score in scores))
-    console.print(_exact_match_table(scores, tasks))
+    counts = {score.task: score.prompts for score in scores}
+    names = ", ".join(f"{task} {counts[task]}" for task in tasks)
     for title, field, shape in (
+        (f"exact match, % of prompts ({names})", "exact_match", "{:.1%}"),
         ("tokens per forward (TPF)", "tokens_per_forward", "{:.2f}"),
         ("tokens per second", "tokens_per_second", "{:.0f}"),
     ):
-        console.print(_table(scores, tasks, title, field, shape))
-    console.print(NOTE, style="dim", soft_wrap=True)
+        console.print(title, style="bold", soft_wrap=True, highlight=False)
+        console.print(_table(scores, tasks, field, shape))
+    console.print(NOTE, style="dim", soft_wrap=True, highlight=False)
 
 
-def _exact_match_table(scores: Sequence[Score], tasks: Sequence[str]) -> Table:
-    counts = {score.task: score.prompts for score in scores}
-    names = ", ".join(f"{task} {counts[task]}" for task in tasks)
-    title = f"exact match, % of prompts ({names})"
-    return _table(scores, tasks, title, "exact_match", "{:.1%}")
-
-
-def _table(
-    scores: Sequence[Score], tasks: Sequence[str], title: str, field: str, shape: str
-) -> Table:
-    table = Table(title=title, title_justify="left")
+def _table(scores: Sequence[Score], tasks: Sequence[str], field: str, shape: str) -> Table:
+    table = Table()
     table.add_column("setting", no_wrap=True)
     for task in tasks:
-        table.add_column(task, justify="right", style="bold" if task == ALL_TASKS else None)
+        style = "bold" if task == ALL_TASKS else None
+        table.add_column(task, justify="right", style=style, no_wrap=True)
     for label in dict.fromkeys(score.setting.label for score in scores):
         found = {score.task: score for score in scores if score.setting.label == label}
         table.add_row(label, *(shape.format(getattr(found[task], field)) for task in tasks))

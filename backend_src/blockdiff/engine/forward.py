@@ -160,14 +160,10 @@ def _decide(
 ) -> Tensor:
     """[3, G, B] float64: token ids, log confidences, accepted flags (ids are exact in float64)."""
     width = int(table.block_length[plan.group_slots].max())
-    packed = torch.zeros(
-        (3, len(plan.group_slots), width), dtype=torch.float64, device=tokens.device
-    )
-    where = (device["row_groups"], device["row_places"])
-    packed[0][where] = tokens.to(torch.float64)
-    packed[1][where] = log_confidence.to(torch.float64)
-    masked = torch.zeros(packed.shape[1:], dtype=torch.bool, device=tokens.device)
-    masked[where] = True
+    chosen = torch.stack([tokens.double(), log_confidence.double(), torch.ones_like(tokens)])
+    shape = (3, len(plan.group_slots), width)
+    packed = torch.zeros(shape, dtype=torch.float64, device=tokens.device)
+    packed[:, device["row_groups"], device["row_places"]] = chosen
     confidence = packed[1].to(torch.float32).exp()
-    packed[2] = accept(confidence, masked, device["minimum"], device["threshold"])
+    packed[2] = accept(confidence, packed[2] > 0, device["minimum"], device["threshold"])
     return packed

@@ -124,7 +124,9 @@ class Scheduler:
         return self._finish_blocks(plan.group_slots, decisions)
 
     def _count(self, plan: RoundPlan) -> None:
-        is_fused = np.isin(plan.commit_slots, plan.preview_slots)
+        is_previewed = np.zeros(self.table.num_slots, np.bool_)
+        is_previewed[plan.preview_slots] = True
+        is_fused = is_previewed[plan.commit_slots]
         kinds = (
             (_PREFILL, plan.prefill_slots),
             (_PREVIEW, plan.preview_slots),

@@ -81,7 +81,7 @@ def test_errors_are_typed_and_not_retried(fake: FakeTriton) -> None:
     text = "max_tokens: got 0, allowed 1 or more"
     fake.scripts = [
         [Abort(grpc.StatusCode.INVALID_ARGUMENT, text)],
-        [InBand(f"in ensemble 'e', {text}")],
+        [InBand(f"in ensemble 'e', {text}"), Pause(0.2)],
         [Block("a")],
     ]
     for _ in range(2):

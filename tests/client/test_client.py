@@ -154,9 +154,10 @@ def test_other_errors_are_never_retried(
 
 
 def test_in_band_errors_are_understood(fake: FakeTriton, client: Client) -> None:
-    fake.scripts = [[InBand("in ensemble 'e', Exceeds maximum queue size")]]
+    # The pause is the server's clean-up, which must not be cut short by a cancel.
+    fake.scripts = [[InBand("in ensemble 'e', Exceeds maximum queue size"), Pause(0.2)]]
     assert client.generate("x").text == "hello world"
-    fake.scripts = [[Block("a"), InBand("Exceeds maximum queue size")]]
+    fake.scripts = [[Block("a"), InBand("Exceeds maximum queue size"), Pause(0.2)]]
     with pytest.raises(Unavailable):
         client.generate("x")
     fake.scripts = [[InBand("top_p: got 2, allowed above 0 up to 1; retry after 1 s")]]

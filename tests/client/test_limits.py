@@ -54,6 +54,15 @@ def test_the_deadline_bounds_retries(fake: FakeTriton) -> None:
     assert timeouts == sorted(timeouts, reverse=True)
 
 
+def test_no_retry_is_waited_for_beyond_the_deadline(fake: FakeTriton) -> None:
+    fake.default = [Abort(UNAVAILABLE, "full")]
+    with Client(fake.url, retry=RetryPolicy(100, 30, 30)) as client:
+        with pytest.raises(Unavailable) as caught:
+            client.generate("x", deadline=10.0)
+        assert str(caught.value) == "full"
+    assert len(fake.seen) == 1
+
+
 def test_a_partial_answer_at_the_servers_timeout_is_an_answer(
     fake: FakeTriton, client: Client
 ) -> None:

@@ -67,7 +67,7 @@ def read_limits(config: Any) -> dict[str, int | float | str]:
     limits: dict[str, int | float | str] = {
         name: _number(value.string_value)
         for name, value in sorted(config.parameters.items())
-        if "/" not in value.string_value
+        if value.string_value and "/" not in value.string_value
     }
     if config.HasField("dynamic_batching"):
         policy = config.dynamic_batching.default_queue_policy

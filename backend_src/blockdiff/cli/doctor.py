@@ -30,14 +30,7 @@ def doctor(
     metrics_port: Annotated[int, typer.Option()] = 8002,
     output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
-    """Check what this machine needs to serve; exit code 1 when something is missing.
-
-    Examples:
-
-    blockdiff doctor
-
-    blockdiff doctor --model demo/checkpoint --format json
-    """
+    """Check what this machine needs to serve; exit code 1 when something is missing."""
     if output_format not in ("table", "json"):
         raise ConfigError(f"--format {output_format}: allowed are table and json")
     findings = examine(model, dtype, host, (http_port, grpc_port, metrics_port))

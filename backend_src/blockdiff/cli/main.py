@@ -3,20 +3,68 @@
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import typer
 
 from blockdiff.errors import BlockdiffError, ConfigError, RequestError
 
-# Command: module, function, one line for the overview. Importing torch takes seconds, so --help of
-# the whole program must not import the commands.
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a command lives and what the help says of it."""
+
+    module: str
+    function: str
+    summary: str
+    examples: tuple[str, ...]
+
+
+# Importing torch takes seconds, so --help of the whole program must not import the commands.
 COMMANDS = {
-    "serve": ("blockdiff.cli.serve", "serve", "Serve a checkpoint on Triton Inference Server."),
-    "generate": ("blockdiff.cli.generate", "generate", "Generate text without a server."),
-    "logits": ("blockdiff.cli.logits", "logits", "Write logits and states of chosen phases."),
-    "eval": ("blockdiff.cli.eval", "evaluate", "Measure accuracy and tokens per forward."),
-    "doctor": ("blockdiff.cli.doctor", "doctor", "Check what this machine needs to serve."),
+    "serve": Command(
+        "blockdiff.cli.serve",
+        "serve",
+        "Serve a checkpoint on Triton Inference Server.",
+        (
+            "blockdiff serve --model demo/checkpoint",
+            "blockdiff serve --model demo/checkpoint --http-port 0 --grpc-port 0 --format json",
+            "blockdiff serve --model /models/m --host 0.0.0.0 --slots 16 --max-queue-size 64",
+        ),
+    ),
+    "generate": Command(
+        "blockdiff.cli.generate",
+        "generate",
+        "Generate text without a server.",
+        (
+            'blockdiff generate --model demo/checkpoint --prompt "sort 52 7 31" --format json',
+            "blockdiff generate --model demo/checkpoint --requests requests.jsonl --concurrency 4",
+        ),
+    ),
+    "logits": Command(
+        "blockdiff.cli.logits",
+        "logits",
+        "Write logits and states of chosen phases.",
+        (
+            "blockdiff logits --model demo/checkpoint --phase prefill --input-ids 1,2,3 "
+            "--out prefill.safetensors",
+        ),
+    ),
+    "eval": Command(
+        "blockdiff.cli.eval",
+        "evaluate",
+        "Measure accuracy and tokens per forward.",
+        ("blockdiff eval --model demo/checkpoint",),
+    ),
+    "doctor": Command(
+        "blockdiff.cli.doctor",
+        "doctor",
+        "Check what this machine needs to serve.",
+        ("blockdiff doctor", "blockdiff doctor --model demo/checkpoint --format json"),
+    ),
 }
 
 
@@ -33,11 +81,12 @@ def build_app(wanted: str | None) -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback()(_no_options)
-    for name, (module, function, summary) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         if name == wanted:
-            app.command(name)(getattr(importlib.import_module(module), function))
+            function = getattr(importlib.import_module(command.module), command.function)
+            app.command(name, epilog="\n\n".join(["Examples:", *command.examples]))(function)
         else:
-            app.command(name, help=summary)(_placeholder())
+            app.command(name, help=command.summary)(_placeholder())
     return app
 
 
@@ -58,7 +107,8 @@ def run(arguments: Sequence[str]) -> int:
     wanted = next((word for word in words if not word.startswith("-")), None)
     try:
         code = build_app(wanted)(words, standalone_mode=False, prog_name="blockdiff")
-        return code if isinstance(code, int) else 0
+        # The parser turns Ctrl-C into 130 in some releases; ours is 1 like every other failure.
+        return (1 if code == _INTERRUPTED else code) if isinstance(code, int) else 0
     except (ConfigError, RequestError) as error:
         return fail(error, 2)
     except BlockdiffError as error:

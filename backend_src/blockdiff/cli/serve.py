@@ -214,14 +214,6 @@ def serve(
 
     Uses the tritonserver on PATH (container) or unpacks one into the user's cache. A dead or hung
     engine is noticed and the server restarted. SIGTERM lets running requests finish.
-
-    Examples:
-
-    blockdiff serve --model demo/checkpoint
-
-    blockdiff serve --model demo/checkpoint --http-port 0 --grpc-port 0 --format json
-
-    blockdiff serve --model /models/m --host 0.0.0.0 --slots 16 --max-queue-size 64 --threads 8
     """
     if output_format not in ("text", "json"):
         raise ConfigError(f"--format {output_format}: allowed are text and json")

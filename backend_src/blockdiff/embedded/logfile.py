@@ -9,7 +9,7 @@ _LOADING = re.compile(r'"?loading: (?P<model>[^:"]+):\d+')
 _LOADED = re.compile(r"\"?successfully loaded '(?P<model>[^']+)'")
 # What is said before logging starts: a wrong option, a library that is not found.
 _PLAIN_ERROR = re.compile(r"unrecognized option|error while loading|failed to|cannot open")
-_NOISE = ("DCGM", "pinned system memory", "CUDA", "GPU metrics", "CPU memory")
+_NOISE = ("DCGM", "pinned system memory", "CUDA", "CudaDriver", "GPU metrics", "CPU memory")
 
 
 class LogFollower:
@@ -31,7 +31,7 @@ class LogFollower:
                     self._errors.append(line.strip())
                 continue
             if found["level"] in "EF" and not any(word in line for word in _NOISE):
-                self._errors.append(found["text"].strip('"'))
+                self._errors.append(_first_sentence(found["text"]))
             loading, loaded = _LOADING.search(found["text"]), _LOADED.search(found["text"])
             if loading:
                 said.append(f"loading model {loading['model']}")
@@ -56,3 +56,8 @@ class LogFollower:
         self._offset += len(data)
         *lines, self._rest = (self._rest + data.decode(errors="replace")).split("\n")
         return lines
+
+
+def _first_sentence(text: str) -> str:
+    """Without quotes and without the traceback that follows an escaped line break."""
+    return text.strip('"').split("\\n")[0].rstrip()

@@ -1,0 +1,206 @@
+"""The commands `serve` and `doctor` and the program around them, as a user types them."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockdiff.cli import main as program
+from blockdiff.errors import CapacityError, ConfigError
+from tests.embedded.conftest import REPOSITORY, all_ended
+
+BLOCKDIFF = [sys.executable, "-m", "blockdiff.cli.main"]
+PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+
+
+def blockdiff(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*BLOCKDIFF, *arguments], capture_output=True, text=True, timeout=timeout)
+
+
+def one_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The error line; progress lines may come before it."""
+    lines = result.stderr.strip().splitlines()
+    assert not any("Traceback" in line for line in lines), result.stderr
+    return lines[-1]
+
+
+def test_overview_does_not_import_torch():
+    code = (
+        "import sys\n"
+        "from blockdiff.cli.main import run\n"
+        "assert run(['--help']) == 0\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for name in program.COMMANDS:
+        assert name in result.stdout
+
+
+@pytest.mark.parametrize("name", list(program.COMMANDS))
+def test_every_command_has_help_with_examples(name):
+    result = blockdiff(name, "--help")
+    assert result.returncode == 0, result.stderr
+    assert f"blockdiff {name}" in result.stdout.split("Usage:", 1)[1].split("Options", 1)[0]
+    assert f"Examples:\n\n  blockdiff {name}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "No such command 'nothing'"),
+        (["serve"], "Missing option '--model'"),
+        (["serve", "--model", "x", "--slots", "0"], "'--slots'"),
+        (["serve", "--model", "/nothing"], "model folder /nothing: not found"),
+        (["serve", "--model", "/nothing", "--format", "xml"], "allowed are text and json"),
+        (["doctor", "--format", "xml"], "allowed are table and json"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(arguments, message):
+    result = blockdiff(*arguments)
+    assert result.returncode == 2
+    assert one_line(result).startswith("blockdiff: ")
+    assert message in one_line(result)
+
+
+@pytest.mark.parametrize(("error", "code"), [(ConfigError("a\nb"), 2), (CapacityError("full"), 1)])
+def test_expected_errors_become_one_line(monkeypatch, capsys, error, code):
+    def command() -> None:
+        raise error
+
+    module = type(sys)("fake_command")
+    module.command = command  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fake_command", module)
+    monkeypatch.setitem(
+        program.COMMANDS, "fake", program.Command("fake_command", "command", "", ())
+    )
+    assert program.run(["fake"]) == code
+    assert capsys.readouterr().err == f"blockdiff: {' '.join(str(error).split())}\n"
+
+
+def test_doctor_as_json_finds_no_fault_here():
+    result = blockdiff("doctor", "--format", "json")
+    findings = {finding["name"]: finding for finding in json.loads(result.stdout)}
+    assert result.returncode == 0, result.stdout
+    for name in ("python", "libpython", "tritonserver", "torch", "shared memory", "perf_analyzer"):
+        assert findings[name]["level"] in ("ok", "warn")
+        assert findings[name]["level"] == "ok" or findings[name]["advice"]
+
+
+def test_doctor_names_a_missing_checkpoint_and_a_taken_port():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = str(holder.getsockname()[1])
+        result = blockdiff("doctor", "--model", "/nothing", "--http-port", port)
+    assert result.returncode == 1
+    assert f"{port} in use" in result.stdout
+    assert "fail checkpoint" in result.stdout
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    """A checkpoint folder that is only looked at when the repository has an engine."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.server
+def test_serve_announces_finishes_a_stream_and_leaves_nothing(checkpoint, open_stream):
+    process = subprocess.Popen(
+        [*BLOCKDIFF, "serve", "--model", str(checkpoint), "--model-repository", str(REPOSITORY)]
+        + [*PORTS, "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        urls = json.loads(process.stdout.readline())
+        stream = open_stream(urls["grpc"], 10, 0.2)
+        assert stream.next() == 0
+        process.send_signal(signal.SIGTERM)
+        assert [stream.next() for _ in range(9)] == list(range(1, 10))
+        stream.close()
+        assert process.wait(30) == 0
+        assert all_ended([urls["pid"]])
+    finally:
+        process.kill()
+        errors = process.communicate()[1]
+    assert "stopping: running requests may finish" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.server
+def test_second_interrupt_stops_at_once(checkpoint, open_stream):
+    process = subprocess.Popen(
+        [*BLOCKDIFF, "serve", "--model", str(checkpoint), "--model-repository", str(REPOSITORY)]
+        + [*PORTS, "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    urls = json.loads(process.stdout.readline())
+    stream = open_stream(urls["grpc"], 1000, 0.1)
+    assert stream.next() == 0
+    process.send_signal(signal.SIGINT)
+    while "stopping" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 1
+    assert all_ended([urls["pid"]])
+    process.communicate()
+
+
+@pytest.mark.server
+def test_serve_on_a_taken_port_exits_2(checkpoint):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = str(holder.getsockname()[1])
+        result = blockdiff(
+            *["serve", "--model", str(checkpoint), "--model-repository", str(REPOSITORY)],
+            *["--http-port", port, "--grpc-port", "0", "--metrics-port", "0"],
+        )
+    assert result.returncode == 2
+    assert f"http port {port}: already in use" in one_line(result)
+
+
+def _copied_demo(tmp_path: Path) -> Path:
+    source = Path(os.environ.get("BLOCKDIFF_TEST_CHECKPOINT", "demo/checkpoint"))
+    if not source.is_absolute():
+        source = Path(__file__).resolve().parents[2] / source
+    target = tmp_path / "copy"
+    shutil.copytree(source, target)
+    return target
+
+
+@pytest.mark.parametrize("damage", ["missing shard", "truncated shard", "no mask id", "tokenizer"])
+def test_bad_checkpoint_is_found_before_a_server_starts(tmp_path, damage):
+    folder = _copied_demo(tmp_path)
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    expected = shard.name
+    if damage == "missing shard":
+        shard.unlink()
+    elif damage == "truncated shard":
+        shard.write_bytes(shard.read_bytes()[:-100])
+    elif damage == "no mask id":
+        config = json.loads((folder / "config.json").read_text())
+        del config["mask_token_id"]
+        (folder / "config.json").write_text(json.dumps(config))
+        expected = "mask_token_id"
+    else:
+        (folder / "tokenizer.json").unlink()
+        expected = "tokenizer.json"
+    result = blockdiff("serve", "--model", str(folder), *PORTS)
+    assert result.returncode == 2
+    assert expected in one_line(result)
+    assert "loading model" not in result.stderr

@@ -83,17 +83,18 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     assert results[-1].request_uid == 2 and results[-1].finish_reason is FinishReason.LENGTH
 
 
+def fail_round(number: int) -> None:
+    raise RuntimeError("device\nlost")
+
+
 def test_a_failing_round_fails_its_requests_and_no_others() -> None:
     model = HashModel()
     engine = Engine(model, EngineConfig(max_slots=2))
 
-    def fail(number: int) -> None:
-        raise RuntimeError("device\nlost")
-
     engine.add_request(request(1, max_tokens=40, ignore_eos=True, denoise_steps=4))
     engine.step()
     engine.add_request(request(2))
-    model.before_round = fail
+    model.before_round = fail_round
     results = engine.step()
     assert {r.request_uid for r in results} == {1, 2}
     assert all(r.is_final and r.error and "device lost" in r.error for r in results)
@@ -106,10 +107,7 @@ def test_failing_again_and_again_is_death_and_loses_no_result() -> None:
     model = HashModel()
     engine = Engine(model)
 
-    def fail(number: int) -> None:
-        raise RuntimeError("device lost")
-
-    model.before_round = fail
+    model.before_round = fail_round
     for uid in (1, 2):
         engine.add_request(request(uid))
         assert engine.step()[0].error
@@ -119,6 +117,15 @@ def test_failing_again_and_again_is_death_and_loses_no_result() -> None:
     with pytest.raises(EngineDeadError, match="3 rounds failed"):
         engine.step()
     assert [r.request_uid for r in engine.fail_all("dead")] == [4, 3]
+
+
+def test_failing_now_and_then_is_not_death() -> None:
+    model = HashModel()
+    engine = Engine(model)
+    for uid in range(8):
+        model.before_round = fail_round if uid % 2 else lambda number: None
+        engine.add_request(request(uid, max_tokens=2, threshold=0.0))
+        assert bool(engine.step()[0].error) == bool(uid % 2)
 
 
 def test_output_that_is_not_finite_fails_only_that_request() -> None:

@@ -6,7 +6,6 @@ knows nothing of text.
 """
 
 import itertools
-import json
 import secrets
 import time
 from collections.abc import Callable
@@ -17,11 +16,11 @@ from blockdiff.core import FinishReason, Request
 from blockdiff.errors import CapacityError, EngineDeadError, RequestError
 from blockdiff.serving.checks import check_engine
 from blockdiff.serving.dispatcher import ResponseDispatcher
-from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError
+from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError, unary_key
 from blockdiff.serving.model import ServedModel
 from blockdiff.serving.monitor import Monitor
 from blockdiff.serving.outgoing import OutgoingStream
-from blockdiff.serving.relay import CANCEL_KEY, CancelReceiver
+from blockdiff.serving.relay import CancelReceiver
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, parse_spec
 from blockdiff.serving.tensors import input_arrays, text_of
@@ -91,7 +90,7 @@ class BlockDiffusionModel(ServedModel):
             try:
                 self._admit(request, sender)
             except Exception as error:
-                self._dispatcher.refuse(sender, error)
+                self._dispatcher.refuse(sender, error, bool(unary_key(request)))
 
     def finalize(self) -> None:
         """Lets running requests finish, then ends every thread."""
@@ -108,10 +107,10 @@ class BlockDiffusionModel(ServedModel):
         wanted = spec.engine_request(uid, input_ids, deadline)
         self._validate(wanted)
         ticket = self._wait_for_slot(request, deadline)
-        key = _cancel_key(request)
+        key = unary_key(request)
         if key:
             self._uid_of_key[key] = uid
-        self._dispatcher.open(OutgoingStream(self.pb_utils, uid, sender, spec))
+        self._dispatcher.open(OutgoingStream(self.pb_utils, uid, sender, spec, bool(key)))
         try:
             self._loop.submit(wanted, self._on_result(key), ticket)
         except Exception as error:
@@ -170,8 +169,3 @@ class BlockDiffusionModel(ServedModel):
         uid = self._uid_of_key.get(key)
         if uid is not None:
             self._loop.cancel(uid)
-
-
-def _cancel_key(request: Any) -> str:
-    parameters = json.loads(request.parameters() or "{}")
-    return str(parameters.get(CANCEL_KEY, ""))

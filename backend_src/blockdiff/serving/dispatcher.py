@@ -20,6 +20,7 @@ POLL_SECONDS = 0.1
 class _Refusal(NamedTuple):
     sender: Any
     error: BaseException
+    is_tagged: bool
 
 
 class _Failure(NamedTuple):
@@ -52,9 +53,9 @@ class ResponseDispatcher:
         """Ends an opened request that never reached the engine."""
         self._queue.put(_Failure(uid, error))
 
-    def refuse(self, sender: Any, error: BaseException) -> None:
-        """Ends a request that was never opened."""
-        self._queue.put(_Refusal(sender, error))
+    def refuse(self, sender: Any, error: BaseException, is_tagged: bool = False) -> None:
+        """Ends a request that was never opened; ``is_tagged`` as in ``triton_error``."""
+        self._queue.put(_Refusal(sender, error, is_tagged))
 
     def close(self) -> None:
         """Delivers what is queued, then ends the thread."""
@@ -104,7 +105,7 @@ class ResponseDispatcher:
 
     def _send_refusal(self, refusal: _Refusal) -> None:
         pb_utils = self._pb_utils
-        error = triton_error(pb_utils, refusal.error, "block_diffusion")
+        error = triton_error(pb_utils, refusal.error, "block_diffusion", refusal.is_tagged)
         refusal.sender.send(
             pb_utils.InferenceResponse(error=error),
             flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,

@@ -84,8 +84,13 @@ class EngineMetrics:
 
 
 def write_heartbeat(path: Path, snapshot: Snapshot) -> None:
-    """Replaces the heartbeat file in one step, so that a reader never sees half of it."""
-    content = {"pid": os.getpid(), "time": time.time(), **snapshot}
+    """Replaces the heartbeat file in one step, so that a reader never sees half of it.
+
+    ``monotonic`` is the time of the engine's last round; 0 tells that it will make no more.
+    """
+    beat = time.monotonic() - float(snapshot.get("heartbeat_age_seconds", 0.0))
+    is_healthy = bool(snapshot.get("is_healthy", True))
+    content = {**snapshot, "pid": os.getpid(), "monotonic": beat if is_healthy else 0.0}
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(content), encoding="utf-8")
     partial.replace(path)

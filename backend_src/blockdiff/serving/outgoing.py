@@ -10,7 +10,7 @@ import numpy as np
 
 from blockdiff.core import BlockResult
 from blockdiff.errors import CapacityError
-from blockdiff.serving.errors import triton_error
+from blockdiff.serving.errors import RETRY_HINT, triton_error
 from blockdiff.serving.spec import RequestSpec
 from blockdiff.serving.tensors import list_tensor, scalar_tensor, text_tensor
 
@@ -21,10 +21,13 @@ class OutgoingStream:
     After the final response the sender is dropped: asking it anything then crashes the server.
     """
 
-    def __init__(self, pb_utils: Any, uid: int, sender: Any, spec: RequestSpec) -> None:
+    def __init__(
+        self, pb_utils: Any, uid: int, sender: Any, spec: RequestSpec, is_tagged: bool = False
+    ) -> None:
         self._pb_utils = pb_utils
         self._sender = sender
         self._spec = spec
+        self._is_tagged = is_tagged
         self._collected: list[BlockResult] = []
         self._is_first = True
         self.uid = uid
@@ -42,7 +45,7 @@ class OutgoingStream:
         if self._sender is None:
             return
         if result.error is not None:
-            self.fail(CapacityError(result.error))
+            self.fail(CapacityError(f"{result.error}; {RETRY_HINT}"))
             return
         if not self._spec.stream:
             self._collected.append(result)
@@ -56,7 +59,7 @@ class OutgoingStream:
     def fail(self, error: Exception) -> None:
         """Ends the request with an error."""
         if self._sender is not None:
-            described = triton_error(self._pb_utils, error, "block_diffusion")
+            described = triton_error(self._pb_utils, error, "block_diffusion", self._is_tagged)
             self._send(self._pb_utils.InferenceResponse(error=described), True)
 
     def _send(self, response: Any, is_final: bool) -> None:

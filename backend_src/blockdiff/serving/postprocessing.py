@@ -16,7 +16,7 @@ from blockdiff.core import FinishReason
 from blockdiff.errors import BlockdiffError
 from blockdiff.serving.answer import AnswerText, Delta
 from blockdiff.serving.checks import check_postprocessing
-from blockdiff.serving.errors import RequestCancelledError, triton_error
+from blockdiff.serving.errors import RequestCancelledError, triton_error, unary_key
 from blockdiff.serving.model import ServedModel
 from blockdiff.serving.relay import CancelRelay
 from blockdiff.serving.settings import Settings
@@ -123,7 +123,7 @@ class PostprocessingModel(ServedModel):
                     # Nobody will read the rest.
                     self._relay.cancel_uid(uid)
             return self.pb_utils.InferenceResponse(
-                error=triton_error(self.pb_utils, error, self.where)
+                error=triton_error(self.pb_utils, error, self.where, bool(unary_key(request)))
             )
 
     def _respond(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from blockdiff.errors import RequestError
 from blockdiff.serving.checks import check_preprocessing
-from blockdiff.serving.errors import triton_error
+from blockdiff.serving.errors import triton_error, unary_key
 from blockdiff.serving.fields import (
     BY_NAME,
     CANONICAL,
@@ -41,13 +41,14 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._settings = settings
         self._max_context = max_context
+        self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
         self, tensors: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]
     ) -> tuple[list[int], RequestSpec]:
         """Raises RequestError with one clear line for anything that cannot be honoured."""
         self._limit_bytes(tensors)
-        given = merge_values(tensors, parameters)
+        given = merge_values(tensors, parameters, self._limits)
         is_chat = _is_chat(given)
         stop_words = _stop_words(given.get("stop_words", []))
         ids = self._encode_chat(given) if is_chat else self._encode_text(given["text_input"])
@@ -188,7 +189,9 @@ class PreprocessingModel(ServedModel):
             parameters = json.loads(request.parameters() or "{}")
             ids, spec = self._preprocessor.build(tensors, parameters)
         except Exception as error:
-            return pb_utils.InferenceResponse(error=triton_error(pb_utils, error, self.where))
+            return pb_utils.InferenceResponse(
+                error=triton_error(pb_utils, error, self.where, bool(unary_key(request)))
+            )
         return pb_utils.InferenceResponse(
             output_tensors=[
                 pb_utils.Tensor("input_ids", np.array([ids], dtype=np.int32)),

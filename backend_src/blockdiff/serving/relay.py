@@ -15,8 +15,6 @@ from pathlib import Path
 
 from blockdiff.errors import ConfigError
 
-# Request parameter under which a caller may name its request; Triton hands it to every step.
-CANCEL_KEY = "blockdiff_cancel_key"
 # sockaddr_un holds 108 bytes, the last of them a zero.
 MAX_PATH_BYTES = 107
 _BY_UID = struct.Struct("<cQ")

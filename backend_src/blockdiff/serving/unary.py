@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 
 from blockdiff.errors import RequestError
 from blockdiff.serving.checks import check_unary
-from blockdiff.serving.errors import RequestCancelledError, triton_error
+from blockdiff.serving.errors import (
+    UNARY_KEY,
+    RequestCancelledError,
+    triton_error,
+    untagged_error,
+)
 from blockdiff.serving.fields import CANONICAL, OUTPUTS
 from blockdiff.serving.model import ServedModel
-from blockdiff.serving.relay import CANCEL_KEY, CancelRelay
+from blockdiff.serving.relay import CancelRelay
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.tensors import scalar_tensor, text_of, text_tensor
 
@@ -85,7 +90,7 @@ class UnaryModel(ServedModel):
             tensors = [t for t in joined.tensors(pb_utils) if t.name() in wanted]
             return pb_utils.InferenceResponse(output_tensors=tensors)
         except _EnsembleError as error:
-            return pb_utils.InferenceResponse(error=error.error)
+            return pb_utils.InferenceResponse(error=untagged_error(pb_utils, str(error)))
         except Exception as error:
             return pb_utils.InferenceResponse(error=triton_error(pb_utils, error, self.where))
 
@@ -95,7 +100,7 @@ class UnaryModel(ServedModel):
         is_cancelled = False
         for response in self._inner_request(request, key).exec(decoupled=True):
             if response.has_error():
-                raise _EnsembleError(response.error())
+                raise _EnsembleError(response.error().message())
             tensors = response.output_tensors()
             if tensors and not is_cancelled:
                 joined.add({tensor.name(): np.array(tensor.as_numpy()) for tensor in tensors})
@@ -126,13 +131,9 @@ class UnaryModel(ServedModel):
             inputs=inputs,
             requested_output_names=[output.name for output in OUTPUTS],
             timeout=request.timeout(),
-            parameters={**parameters, CANCEL_KEY: key},
+            parameters={**parameters, UNARY_KEY: key},
         )
 
 
 class _EnsembleError(Exception):
-    """Carries an error of the ensemble on, code and text unchanged."""
-
-    def __init__(self, error: Any) -> None:
-        super().__init__(str(error))
-        self.error = error
+    """Carries the text of an error of the ensemble on."""

@@ -35,10 +35,15 @@ def refuse(name: str, value: object, allowed: str) -> RequestError:
 
 
 def merge_values(
-    tensors: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]
+    tensors: Mapping[str, NDArray[Any]],
+    parameters: Mapping[str, Any],
+    limits: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """All given values by canonical field name: tensors win over sampling_parameters over
-    Triton request parameters. Refused fields are checked and dropped."""
+    """All given values by canonical field name, checked; refused fields are dropped when neutral.
+
+    Tensors win over sampling_parameters over Triton request parameters. ``limits`` lowers the
+    upper end of some fields.
+    """
     from_tensors = {name: tensor_value(name, array) for name, array in tensors.items()}
     from_json = _json_fields(from_tensors.pop("sampling_parameters", ""))
     merged = _canonical(_known_parameters(parameters))
@@ -50,7 +55,7 @@ def merge_values(
         if field.is_refused:
             _require_neutral(field, value)
         else:
-            checked[name] = check_value(field, value)
+            checked[name] = check_value(field, value, (limits or {}).get(name))
     return checked
 
 
@@ -65,8 +70,8 @@ def tensor_value(name: str, array: NDArray[Any]) -> Any:
     return items[0]
 
 
-def check_value(field: Field, value: Any) -> Any:
-    """``value`` in the field's own type, or a refusal."""
+def check_value(field: Field, value: Any, limit: float | None = None) -> Any:
+    """``value`` in the field's own type, or a refusal; ``limit`` lowers the field's upper end."""
     if field.is_list:
         items = value if isinstance(value, list) else [value]
         return [check_value(_element_field(field), item) for item in items]
@@ -79,13 +84,15 @@ def check_value(field: Field, value: Any) -> Any:
         if number != int(number):
             raise refuse(field.name, value, f"a whole number, {field.allowed()}")
         number = int(number)
-    if field.low is not None and (
-        number < field.low or field.is_low_excluded and number == field.low
-    ):
-        raise refuse(field.name, value, field.allowed())
-    if field.high is not None and number > field.high:
-        raise refuse(field.name, value, field.allowed())
+    high = field.high if limit is None else limit
+    is_low = field.low is not None and (number < field.low or _is_excluded(field, number))
+    if is_low or high is not None and number > high:
+        raise refuse(field.name, value, field.allowed(limit))
     return number
+
+
+def _is_excluded(field: Field, number: float | int) -> bool:
+    return field.is_low_excluded and number == field.low
 
 
 def _element(name: str, item: Any) -> Any:

@@ -1,52 +1,17 @@
-"""A small byte-level tokenizer with a chat template, built in memory."""
+"""A small byte-level tokenizer with a chat template."""
 
-import json
 from pathlib import Path
 
 import pytest
-import tokenizers
+
 from blockdiff.text import Tokenizer
-from tokenizers import decoders, models, pre_tokenizers, trainers
-
-TEMPLATE = """{%- if tools %}<|im_start|>system
-{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}<|im_end|>
-{% endif %}{%- for m in messages %}<|im_start|>{{ m.role }}
-{{ m.content or '' }}{% for call in m.tool_calls or [] %}<tool_call>
-{{ call.function | tojson }}
-</tool_call>{% endfor %}<|im_end|>
-{% endfor %}<|im_start|>assistant
-{% if enable_thinking is defined and not enable_thinking %}<think>
-
-</think>
-
-{% elif enable_thinking is defined %}<think>
-{% endif %}"""
-
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
-MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+from tests.server.texts import build_tokenizer
 
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=340,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=SPECIAL,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["sort the words hello world 你好 " * 3] * 8, trainer)
-    tokenizer.add_tokens(
-        [tokenizers.AddedToken(m, special=False, normalized=False) for m in MARKERS]
-    )
     folder = tmp_path_factory.mktemp("tokenizer")
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-    ids = {"eos_token_id": tokenizer.token_to_id("<|im_end|>")}
-    (folder / "config.json").write_text(json.dumps(ids), encoding="utf-8")
+    build_tokenizer(folder)
     return folder
 
 

@@ -1,0 +1,1 @@
+"""Tests, mirrored by folder."""

@@ -1,0 +1,39 @@
+"""perf_analyzer, the tool operators know, runs against the ensemble at several concurrencies."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from blockdiff.embedded import TritonServer, perf_analyzer_command
+
+from .calls import script
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 8])
+def test_perf_analyzer(wide: TritonServer, tmp_path: Path, concurrency: int) -> None:
+    prompts = [script("hello world " * n, block=4, delay=0.02) for n in (1, 3, 5)]
+    data = [{"text_input": [prompt], "max_tokens": [64], "stream": [True]} for prompt in prompts]
+    (tmp_path / "inputs.json").write_text(json.dumps({"data": data}))
+    command, environment = perf_analyzer_command()
+    done = subprocess.run(
+        [
+            *command,
+            *("-m", "ensemble", "-i", "grpc", "-u", wide.grpc_url, "--streaming", "--async"),
+            *("--input-data", str(tmp_path / "inputs.json")),
+            *("--concurrency-range", str(concurrency)),
+            *("--measurement-mode", "count_windows", "--measurement-request-count", "20"),
+            *("--stability-percentage", "100", "--max-trials", "3"),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    throughput = re.search(r"Response Throughput: ([0-9.]+) infer/sec", done.stdout)
+    assert throughput is not None and float(throughput[1]) > 1, done.stdout

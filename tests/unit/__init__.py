@@ -1,0 +1,1 @@
+"""Tests without processes, models or a network."""

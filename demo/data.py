@@ -17,6 +17,7 @@ from demo.model import BLOCK
 
 CHUNKS = 8  # clean chunks of a sequence
 NOISY = 4  # noisy blocks of a sequence
+UNIFORM_BATCHES = 1000
 IGNORE = -100
 
 
@@ -48,6 +49,7 @@ class Packer:
         self.noise = np.random.default_rng(seed)
         self.sequences = sequences
         self.samples_seen = 0
+        self.batches = 0
         self.end, self.fill, self.mask = (
             tokenizer.token_to_id(token) for token in ("<|im_end|>", "<|endoftext|>", "<|mask|>")
         )
@@ -123,16 +125,14 @@ class Packer:
         }
 
     def batch(self) -> Batch:
+        self.batches += 1
         rows = [self.sequence() for _ in range(self.sequences)]
         clean = np.stack([row["clean"] for row in rows])
         chunk = np.array([[i for i, _ in row["picks"]] for row in rows])
         held = np.array([[size for _, size in row["picks"]] for row in rows])
         blocks = clean.reshape(len(rows), CHUNKS, BLOCK)
         tokens = np.take_along_axis(blocks, chunk[:, :, None], 1)
-        order = self.noise.random(tokens.shape).argsort(-1)
-        count = self.noise.integers(1, BLOCK + 1, chunk.shape)
-        count = np.where(self.noise.random(chunk.shape) < 0.3, BLOCK, count)
-        masked = order < count[:, :, None]
+        masked = self.masks(held)
         weight = np.where(np.arange(BLOCK) < held[:, :, None], 1.0, 0.2).astype(np.float32)
         return Batch(
             clean=torch.from_numpy(clean),
@@ -144,6 +144,27 @@ class Packer:
             noisy_target=torch.from_numpy(np.where(masked, tokens, IGNORE)),
             noisy_weight=torch.from_numpy(weight * masked),
         )
+
+    def masks(self, held: np.ndarray) -> np.ndarray:
+        """Which positions of each noisy block are masked; held [N, NOISY] answer tokens in it.
+
+        All of them in 30 % of the blocks, else a uniform number at random places. After the first
+        `UNIFORM_BATCHES`, 35 % of the blocks have the filling after the end (sometimes with the
+        end token) given, as it is in decoding after the first confident step.
+        """
+        if self.batches <= UNIFORM_BATCHES:
+            rank = self.noise.random((*held.shape, BLOCK)).argsort(-1)
+            count = self.noise.integers(1, BLOCK + 1, held.shape)
+            count = np.where(self.noise.random(held.shape) < 0.3, BLOCK, count)
+            return rank < count[:, :, None]
+        given = self.noise.random(held.shape) < 0.35
+        kept = np.where(given, held - self.noise.integers(0, 2, held.shape), BLOCK)
+        kept = np.maximum(kept, 1)
+        after = np.arange(BLOCK) >= kept[:, :, None]
+        rank = (self.noise.random((*held.shape, BLOCK)) + after).argsort(-1).argsort(-1)
+        count = 1 + (self.noise.random(held.shape) * kept).astype(int)
+        count = np.where(self.noise.random(held.shape) < 0.3, kept, count)
+        return rank < count[:, :, None]
 
     def __iter__(self) -> Iterator[Batch]:
         while True:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from blockdiff.core import FinishReason, Mode, Phase, Request
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.engine.forward import move_packed
 
 from .fakes import EOS, MASK, VOCAB, HashModel, ScriptModel, decode_alone, ids, info, request, run
 
@@ -201,3 +202,11 @@ def test_tiles_of_logits_do_not_change_the_result(monkeypatch: pytest.MonkeyPatc
     assert {uid: ids(blocks) for uid, blocks in tiled.items()} == {
         uid: ids(blocks) for uid, blocks in whole.items()
     }
+
+
+def test_packed_transfers_give_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = HashModel()
+    wanted = [request(uid, [uid + 1], temperature=uid % 2, max_tokens=9) for uid in range(4)]
+    direct = run(Engine(model), wanted)
+    monkeypatch.setattr("blockdiff.engine.forward.to_device", move_packed)
+    assert run(Engine(model), wanted) == direct

@@ -64,16 +64,16 @@ def draw(scores: Sequence[Score], path: Path, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.2), sharey=True)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.2))
     _draw_all(left, [score for score in scores if score.task == ALL_TASKS])
     _draw_tasks(right, [score for score in scores if score.task != ALL_TASKS])
     for axes in (left, right):
         axes.set_xlabel("forwards per output token (fewer is faster)")
-        axes.set_ylim(-3, 105)
+        axes.set_ylabel("exact match, %")
+        axes.set_ylim(top=101)
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize=9)
-    left.set_ylabel("exact match, %")
     figure.suptitle(title)
     figure.tight_layout()
     try:
@@ -96,13 +96,15 @@ def _draw_all(axes: "Axes", scores: Sequence[Score]) -> None:
         axes.plot(x, y, marker=marker, color=color, markersize=size, label=label)
         for score, at_x, at_y in zip(line, x, y, strict=True):
             if score.setting.value is not None:
-                offset = (5, 6) if number == 0 else (5, -13)
+                # Two lines that may run close to each other: one labelled above, one below.
+                offset, side = ((-7, 2), "right") if number == 0 else ((6, -11), "left")
                 text = f"{score.setting.value:g}"
                 axes.annotate(
                     text,
                     (at_x, at_y),
                     xytext=offset,
                     textcoords="offset points",
+                    ha=side,
                     fontsize=8,
                     color=color,
                 )

@@ -37,7 +37,6 @@ class SlotTable:
         self.prompts: list[Ints] = [np.zeros(0, np.int64)] * num_slots
         self.arrival = self._ints()
         self._arrivals = 0
-
         self.prompt_length = self._ints()
         self.prefill_target = self._ints()
         self.prefilled = self._ints()

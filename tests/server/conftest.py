@@ -4,6 +4,7 @@ Every server has ports, folders and a log of its own and is gone when its tests 
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from .texts import build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+# Any clover_moe checkpoint with a tokenizer will do: the tests compare answers with each other.
+CHECKPOINT = Path(os.environ.get("BLOCKDIFF_TEST_CHECKPOINT", ROOT / "demo" / "checkpoint"))
 MAX_CONTEXT = 1024
 
 MakeServer = Callable[..., TritonServer]
@@ -113,7 +116,7 @@ def wide(make_server: MakeServer, make_repository: Callable[..., Path]) -> Itera
 def demo(make_server: MakeServer, make_repository: Callable[..., Path]) -> Iterator[TritonServer]:
     """The repository as it is, with the trained demo checkpoint."""
     repository = make_repository(max_queue_size=64, is_scripted=False)
-    with make_server(repository, slots=4, model=ROOT / "demo" / "checkpoint") as server:
+    with make_server(repository, slots=4, model=CHECKPOINT) as server:
         server.start()
         yield server
         # A graceful end has tests of its own and takes seconds.

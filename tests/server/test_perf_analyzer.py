@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blockdiff.embedded import TritonServer, perf_analyzer_command
+from blockdiff.embedded import TritonServer
+from blockdiff.embedded.perf_analyzer import perf_analyzer_command
 
 from .calls import script
 

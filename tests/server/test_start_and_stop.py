@@ -1,7 +1,6 @@
 """Starting refuses what is unsafe, with file and line; stopping lets running streams finish."""
 
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from blockdiff.embedded import ServerError, TritonServer
+from blockdiff.serving.drain import drain
 
 from .calls import HttpStream, Stream, joined, metric, script, wait_until
 from .conftest import set_field
@@ -67,15 +67,15 @@ def test_bad_settings_are_one_line(
     assert "Traceback" not in log
 
 
-def test_sigterm_lets_running_and_waiting_requests_finish(
+def test_a_drained_server_loses_no_stream(
     make_server: MakeServer, make_repository: MakeRepository
 ) -> None:
-    """Two run, one waits inside execute, one in Triton's queue; HTTP and gRPC streams alike."""
+    """Two run, one waits inside execute; newcomers are refused; then SIGTERM ends it at once."""
     text = "one two three four five six"
-    values = {"text_input": script(text, block=4, delay=0.25), "stream": True}
+    values = {"text_input": script(text, block=4, delay=0.5), "stream": True}
     with make_server(make_repository(), slots=2) as server:
         server.start()
-        pid, log = server.pid, server.log_path
+        settings = server.environment
         over_http: list[dict[str, Any]] = []
         with Stream(server) as stream:
             reader = threading.Thread(
@@ -86,16 +86,26 @@ def test_sigterm_lets_running_and_waiting_requests_finish(
             wait_until(lambda: free(server) == 0, 5, "both run")
             stream.send(values, request_id="in execute")
             wait_until(lambda: metric(server, "blockdiff_waiting_requests") == 1, 2, "one waits")
-            stopping = threading.Thread(target=server.stop)
-            stopping.start()
-            answers = stream.collect(2)
+            relay, beat = settings["BLOCKDIFF_RELAY_SOCKET"], settings["BLOCKDIFF_HEARTBEAT_FILE"]
+            emptied: list[bool] = []
+            drainer = threading.Thread(
+                target=lambda: emptied.append(drain(Path(relay), Path(beat), 30))
+            )
+            drainer.start()
+            time.sleep(0.3)
+            stream.send(values, request_id="late")
+            answers = stream.collect(3)
         reader.join()
-        stopping.join()
-    assert pid is not None
+        drainer.join()
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 15
+    assert emptied == [True]
     assert joined(over_http).text == text
-    assert joined([r.values for r in answers["running"]]).text == text
-    assert joined([r.values for r in answers["in execute"]]).text == text
-    assert f"Signal ({signal.SIGTERM.value}) received" in log.read_text()
+    assert joined([r.values for r in answers.pop("running")]).text == text
+    assert joined([r.values for r in answers.pop("in execute")]).text == text
+    ((late,),) = answers.values()
+    assert "the server is shutting down; retry after" in str(late.error)
 
 
 def test_idle_server_stops_quickly(

@@ -74,15 +74,16 @@ class BlockDiffusionModel(ServedModel):
         self._loop, self._validate = engine.loop, engine.validate
         self._dispatcher = ResponseDispatcher(self.pb_utils, self._loop.cancel)
         self._receiver = CancelReceiver(
-            settings.relay_socket, self._loop.cancel, self._cancel_by_key
+            settings.relay_socket, self._loop.cancel, self._cancel_by_key, self._drain
         )
-        self._monitor = Monitor(self.pb_utils, self._loop.snapshot, settings.heartbeat_file)
+        self._is_draining = False
+        self._monitor = Monitor(self.pb_utils, self._snapshot, settings.heartbeat_file)
         for worker in (self._dispatcher, self._receiver, self._monitor):
             worker.start()
 
     def is_ready(self) -> bool:
         """Asked by Triton 26.03 and newer."""
-        return bool(self._loop.is_healthy)
+        return bool(self._loop.is_healthy) and not self._is_draining
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
@@ -101,6 +102,8 @@ class BlockDiffusionModel(ServedModel):
     def _admit(self, request: Any, sender: Any) -> None:
         if not self._loop.is_healthy:
             raise EngineDeadError(f"the engine has died; {RETRY_HINT}, the server restarts")
+        if self._is_draining:
+            raise CapacityError(f"the server is shutting down; {RETRY_HINT} on another one")
         spec, input_ids = self._read(request)
         uid = next(self._uids)
         deadline = self._deadline(request, spec)
@@ -164,6 +167,12 @@ class BlockDiffusionModel(ServedModel):
             raise CapacityError(
                 f"the deadline passed while the request waited for a free slot; {RETRY_HINT}"
             ) from None
+
+    def _drain(self) -> None:
+        self._is_draining = True
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {**self._loop.snapshot(), "is_draining": self._is_draining}
 
     def _cancel_by_key(self, key: str) -> None:
         uid = self._uid_of_key.get(key)

@@ -1,4 +1,4 @@
-"""Carries cancellations past Triton: ``postprocessing`` and ``unary`` to the engine.
+"""Carries commands past Triton to the engine: cancel a request, drain the server.
 
 Triton does not tell a running step that its ensemble was cancelled, so whoever sees it sends a
 datagram over a Unix socket. Knows nothing of engines, tensors or senders.
@@ -20,6 +20,7 @@ MAX_PATH_BYTES = 107
 _BY_UID = struct.Struct("<cQ")
 _KEY_MARK = b"k"
 _UID_MARK = b"u"
+_DRAIN_MARK = b"d"
 _MAX_KEY_BYTES = 64
 _WAKE_SECONDS = 0.2
 
@@ -38,6 +39,10 @@ class CancelRelay:
     def cancel_key(self, key: str) -> None:
         self._send(_KEY_MARK + key.encode("ascii"))
 
+    def drain(self) -> None:
+        """Asks the engine to refuse newcomers from now on."""
+        self._send(_DRAIN_MARK)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -50,11 +55,16 @@ class CancelReceiver:
     """The receiving side: a thread that calls back for every well-formed datagram."""
 
     def __init__(
-        self, path: Path, on_uid: Callable[[int], None], on_key: Callable[[str], None]
+        self,
+        path: Path,
+        on_uid: Callable[[int], None],
+        on_key: Callable[[str], None],
+        on_drain: Callable[[], None],
     ) -> None:
         self._path = path
         self._on_uid = on_uid
         self._on_key = on_key
+        self._on_drain = on_drain
         self._socket = _bind(path)
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._main, name="blockdiff-relay", daemon=True)
@@ -79,6 +89,8 @@ class CancelReceiver:
                 return
             if datagram[:1] == _UID_MARK and len(datagram) == _BY_UID.size:
                 self._on_uid(_BY_UID.unpack(datagram)[1])
+            elif datagram == _DRAIN_MARK:
+                self._on_drain()
             elif datagram[:1] == _KEY_MARK:
                 self._on_key(datagram[1:].decode("ascii", "replace"))
 

@@ -1,0 +1,143 @@
+"""The repository as users get it, over the real engine and the demo checkpoint."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from blockdiff.embedded import TritonServer
+
+from .calls import (
+    Answer,
+    HttpStream,
+    Stream,
+    generate,
+    infer,
+    joined,
+    metric,
+    stream_all,
+    wait_until,
+)
+from .test_order_and_cancel import is_idle
+
+pytestmark = pytest.mark.server
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"properties": {"city": {"type": "string"}, "unit": {"type": "string"}}},
+    },
+}
+
+
+def ask(text: str, **fields: Any) -> dict[str, Any]:
+    return {"messages": json.dumps([{"role": "user", "content": text}]), **fields}
+
+
+PROMPTS = {
+    "sort": ask("sort 52 7 31 88", max_tokens=48),
+    "thinking": ask("458+367", enable_thinking=True, max_tokens=64),
+    "tool": ask("what is the weather in Paris in celsius", tools=json.dumps([TOOL]), max_tokens=64),
+    "chinese": ask("三加五等于几", max_tokens=32),
+    "emoji": ask("copy 你好 👋🏽 world", max_tokens=48),
+    "raw text": {"text_input": "sort 1 2 3", "max_tokens": 40},
+    "short blocks": ask("reverse stone", max_tokens=40, block_length=4),
+    "fixed steps": ask("upper stone", max_tokens=40, denoise_steps=4),
+    "to the limit": ask("sort 9 1", max_tokens=77, ignore_eos=True),
+}
+
+
+def streamed(server: TritonServer, values: dict[str, Any]) -> Answer:
+    responses = stream_all(server, {**values, "stream": True})
+    assert [r.error for r in responses] == [None] * len(responses)
+    assert [r.values["is_final"] for r in responses] == [False] * (len(responses) - 1) + [True]
+    return joined([r.values for r in responses])
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_all_ways_in_agree(demo: TritonServer, name: str) -> None:
+    values = PROMPTS[name]
+    expected = streamed(demo, values)
+    assert expected.finish_reason in ("stop", "length", "tool_calls")
+    assert joined(list(HttpStream(demo, values).events())) == expected
+    status, answer = generate(demo, values)
+    assert (status, joined([answer])) == (200, expected)
+    status, answer = infer(demo, values)
+    assert (status, joined([answer])) == (200, expected)
+
+
+def test_max_tokens_is_exact(demo: TritonServer) -> None:
+    for wanted in (1, 15, 16, 17, 33):
+        answer = streamed(demo, ask("sort 3 1", max_tokens=wanted, ignore_eos=True))
+        assert (answer.num_output_tokens, answer.finish_reason) == (wanted, "length")
+
+
+def test_the_same_alone_and_among_others(demo: TritonServer) -> None:
+    alone = {name: streamed(demo, values) for name, values in PROMPTS.items()}
+    with ThreadPoolExecutor(6) as pool:
+        work = [
+            (name, pool.submit(streamed, demo, values))
+            for _ in range(2)
+            for name, values in PROMPTS.items()
+        ]
+        for name, running in work:
+            assert running.result() == alone[name]
+
+
+def test_a_seed_reproduces(demo: TritonServer) -> None:
+    values = ask("sort 3 1", temperature=1.5, max_tokens=32, ignore_eos=True)
+    first = streamed(demo, {**values, "seed": 7})
+    assert streamed(demo, {**values, "seed": 7}) == first
+    assert streamed(demo, {**values, "seed": 8}) != first
+
+
+def test_prompt_must_fit_the_model(demo: TritonServer) -> None:
+    (response,) = stream_all(demo, {"text_input": "x" * 20_000})
+    assert response.error is not None
+    assert "text_input: got" in response.error.message()
+    (response,) = stream_all(demo, ask("hi", block_length=10_000))
+    assert response.error is not None
+    assert "block_length:" in response.error.message()
+
+
+@pytest.mark.parametrize("leave", ["grpc", "http"])
+def test_leaving_frees_the_slot(demo: TritonServer, leave: str) -> None:
+    values = ask("sort 3 1", max_tokens=512, ignore_eos=True, denoise_steps=16)
+    if leave == "grpc":
+        with Stream(demo) as stream:
+            stream.send({**values, "stream": True})
+            stream.next()
+            began = time.monotonic()
+            second = stream.next()
+            block_seconds = time.monotonic() - began
+            assert second.error is None
+    else:
+        stream_http = HttpStream(demo, values)
+        events = stream_http.events()
+        next(events)
+        began = time.monotonic()
+        next(events)
+        block_seconds = time.monotonic() - began
+        events.close()
+    wait_until(lambda: is_idle(demo, 4), 3 * block_seconds + 0.5, "slot free")
+
+
+def test_metrics_tell_the_phases(demo: TritonServer) -> None:
+    def forwards(phase: str) -> float:
+        return metric(demo, "blockdiff_forwards_total", phase=phase)
+
+    before = {phase: forwards(phase) for phase in ("prefill", "preview", "commit_fused")}
+    tokens = metric(demo, "blockdiff_output_tokens_total")
+    values = ask("sort 3 1", max_tokens=48, ignore_eos=True, denoise_steps=2, block_length=16)
+    streamed(demo, values)
+    wait_until(
+        lambda: metric(demo, "blockdiff_output_tokens_total") == tokens + 48, 2, "tokens counted"
+    )
+    assert forwards("prefill") - before["prefill"] == 1
+    assert forwards("preview") - before["preview"] == 6
+    # Each block but the last is committed by the next one's first preview.
+    assert forwards("commit_fused") - before["commit_fused"] == 2
+    assert metric(demo, "blockdiff_forwards_total", phase="commit") == 0

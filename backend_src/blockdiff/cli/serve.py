@@ -27,7 +27,8 @@ from blockdiff.embedded.repository import (
 from blockdiff.embedded.supervisor import Supervisor, SupervisorPolicy
 from blockdiff.errors import ConfigError
 
-MODELS = ("ensemble", "unary")
+# What callers name; unary calls the ensemble, so it goes first.
+ENTRY_MODELS = ("unary", "ensemble")
 KEPT_LOGS = 20
 
 
@@ -66,7 +67,6 @@ def make_server(
         max_queue_size=options.max_queue_size,
         parameters=given,
     )
-    names = [name for name in MODELS if (repository / name).is_dir()]
     return TritonServer(
         repository,
         http_port=options.http_port,
@@ -74,7 +74,8 @@ def make_server(
         metrics_port=options.metrics_port,
         host=options.host,
         log_path=options.log_file or new_log_path(),
-        load_models=names or model_names(repository),
+        # All by name: what is only loaded for the ensemble's sake goes when the ensemble goes.
+        load_models=model_names(repository),
         environment=model_environment(options, work),
         exit_timeout_seconds=options.exit_timeout,
         extra_args=server_arguments(options, installation),
@@ -156,7 +157,12 @@ def run_supervised(
         typer.echo(json.dumps(urls) if as_json else how_to_call(server, server.log_path))
 
     supervisor = Supervisor(
-        server, policy, heartbeat_path=work / "heartbeat.json", on_ready=announce, say=say
+        server,
+        policy,
+        heartbeat_path=work / "heartbeat.json",
+        entry_models=[name for name in ENTRY_MODELS if name in server.load_models],
+        on_ready=announce,
+        say=say,
     )
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -10,21 +10,18 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 
 from blockdiff.embedded import guard, ports, processes
+from blockdiff.embedded.endpoint import HttpEndpoint
 from blockdiff.embedded.installation import TritonInstallation, find_installation
 from blockdiff.embedded.logfile import LogFollower
+from blockdiff.embedded.readiness import Readiness, ServerError
 from blockdiff.embedded.shared_memory import require_shared_memory
-from blockdiff.errors import BlockdiffError, ConfigError
+from blockdiff.errors import ConfigError
 
 Progress = Callable[[str], None]
-
-
-class ServerError(BlockdiffError):
-    """tritonserver did not start, did not become ready, or ended by itself."""
 
 
 @dataclass(frozen=True)
@@ -202,20 +199,27 @@ class TritonServer:
         while not readiness.step():
             time.sleep(0.1)
 
-    def readiness(self, timeout: float, progress: Progress) -> "Readiness":
+    def readiness(self, timeout: float, progress: Progress) -> Readiness:
         """A wait for readiness that the caller drives step by step."""
         return Readiness(self, LogFollower(self.log_path, self._log_offset), timeout, progress)
 
     def is_ready(self) -> bool:
         """Ask the server's own readiness endpoint."""
-        connection = HTTPConnection(self.reachable_host, self.ports.http, timeout=2)
-        try:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
+        return self._endpoint().get("/v2/health/ready")
+
+    def unload(self, models: Sequence[str]) -> bool:
+        """Refuse new requests to ``models``; those that run go on. False when it is not allowed."""
+        ask = self._endpoint().post
+        return all(ask(f"/v2/repository/models/{name}/unload") is not None for name in models)
+
+    def is_unloaded(self, models: Sequence[str]) -> bool:
+        """True when no request to ``models`` runs any more after ``unload``."""
+        index = self._endpoint().post("/v2/repository/index") or []
+        states = {entry.get("name"): entry.get("state") for entry in index}
+        return all(states.get(name) == "UNAVAILABLE" for name in models)
+
+    def _endpoint(self) -> HttpEndpoint:
+        return HttpEndpoint(self.reachable_host, self.ports.http)
 
     def terminate(self) -> None:
         """Ask the server to finish what runs and end; returns at once."""
@@ -264,33 +268,6 @@ class TritonServer:
             chosen = self.ports
         named = {"http port": chosen.http, "grpc port": chosen.grpc}
         ports.require_free({**named, "metrics port": chosen.metrics}, self.host)
-
-
-class Readiness:
-    """One wait for readiness: passes on progress and turns an early end into ServerError."""
-
-    def __init__(
-        self, server: TritonServer, log: LogFollower, timeout: float, progress: Progress
-    ) -> None:
-        self._server = server
-        self._log = log
-        self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
-        self._progress = progress
-
-    def step(self) -> bool:
-        """Look once; True when the server is ready."""
-        for line in self._log.progress_lines():
-            self._progress(line)
-        if not self._server.is_running():
-            reason = self._log.last_error() or f"exit code {self._server.exit_code()}"
-            raise ServerError(f"tritonserver ended while starting: {reason}")
-        if self._server.is_ready():
-            return True
-        if time.monotonic() > self._deadline:
-            reason = self._log.last_error() or f"see {self._server.log_path}"
-            raise ServerError(f"tritonserver was not ready after {self._timeout:.0f} s: {reason}")
-        return False
 
 
 def _bracketed(host: str) -> str:

@@ -7,11 +7,12 @@ Knows processes and heartbeats; knows nothing of the models.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from blockdiff.embedded.heartbeat import read_heartbeat
+from blockdiff.embedded.processes import is_alive
 from blockdiff.embedded.server import ServerError, TritonServer
 
 Say = Callable[[str], None]
@@ -29,11 +30,15 @@ class SupervisorPolicy:
     poll_seconds: float = 0.25
     heartbeat_timeout_seconds: float = 30.0
     start_timeout_seconds: float = 600.0
-    idle_seconds_before_end: float = 3.0
+    idle_seconds_before_end: float = 2.5
+    unload_seconds: float = 10.0
 
 
 class Supervisor:
-    """Runs one server until it is asked to stop or cannot be kept up."""
+    """Runs one server until it is asked to stop or cannot be kept up.
+
+    ``entry_models`` are the models that callers name; at the end they are unloaded first.
+    """
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class Supervisor:
         policy: SupervisorPolicy,
         *,
         heartbeat_path: Path | None = None,
+        entry_models: Sequence[str] = (),
         on_ready: Callable[[], None] = lambda: None,
         say: Say = lambda line: None,
     ) -> None:
@@ -48,6 +54,7 @@ class Supervisor:
         self.policy = policy
         self.restarts = 0
         self._heartbeat_path = heartbeat_path
+        self._entry_models = tuple(entry_models)
         self._on_ready = on_ready
         self._say = say
         self._stop = threading.Event()
@@ -114,32 +121,47 @@ class Supervisor:
         for pid, model in stubs.items():
             if pid not in alive:
                 return f"the process of model {model} ({pid}) died"
+        return self._engine_fault()
+
+    def _engine_fault(self) -> str | None:
         beat = read_heartbeat(self._heartbeat_path) if self._heartbeat_path else None
-        if beat is not None and beat.has_stopped:
+        if beat is None:
+            return None
+        if beat.has_stopped or not is_alive(beat.pid):
             return f"the engine (process {beat.pid}) has stopped"
-        if beat is not None and beat.age() > self.policy.heartbeat_timeout_seconds:
+        if beat.age() > self.policy.heartbeat_timeout_seconds:
             return f"the engine (process {beat.pid}) made no round for {beat.age():.0f} s"
         return None
 
     def _drain(self) -> None:
-        """End the server when its requests are done.
-
-        Triton waits out its whole exit timeout while a client merely keeps a stream open; an engine
-        that reports no running request for a moment lets us end it earlier.
-        """
-        deadline = time.monotonic() + self.server.exit_timeout_seconds + 5
-        idle_since: float | None = None
+        """Let running requests finish, bounded by the exit timeout, and end the server."""
+        deadline = time.monotonic() + self.server.exit_timeout_seconds
+        # SIGTERM makes Triton refuse the inner steps of an ensemble too, so a running stream would
+        # get no further block. Unloading the models that callers name refuses only new requests.
+        if self._entry_models and self.server.unload(self._entry_models):
+            self._wait_drained(deadline)
         self.server.terminate()
-        while self.server.is_running() and time.monotonic() < deadline:
-            beat = read_heartbeat(self._heartbeat_path) if self._heartbeat_path else None
-            if beat is None or beat.running != 0:
-                idle_since = None
-            else:
-                idle_since = idle_since or time.monotonic()
-                if time.monotonic() - idle_since > self.policy.idle_seconds_before_end:
-                    break
-            time.sleep(0.1)
+        deadline = max(deadline, time.monotonic() + self.policy.unload_seconds)
+        self._wait_ended(deadline)
         self.server.stop(graceful_seconds=0)
+
+    def _wait_drained(self, deadline: float) -> None:
+        """Return when no request runs any more, or none can finish."""
+        idle = _Idle(self._heartbeat_path, self.policy.idle_seconds_before_end)
+        while time.monotonic() < deadline and self.server.is_running():
+            if self._engine_fault() is not None:
+                return
+            if idle.has_lasted() or self.server.is_unloaded(self._entry_models):
+                return
+            time.sleep(0.1)
+
+    def _wait_ended(self, deadline: float) -> None:
+        """Return when the server has ended or only waits for clients that keep a stream open."""
+        idle = _Idle(self._heartbeat_path, self.policy.idle_seconds_before_end)
+        while self.server.is_running() and time.monotonic() < deadline:
+            if idle.has_lasted():
+                return
+            time.sleep(0.1)
 
     def _may_restart(self) -> bool:
         if not self.policy.restart:
@@ -173,3 +195,21 @@ class Supervisor:
             except ServerError as error:
                 self._say(f"fault: {error}")
         raise ServerError(f"the server could not be restarted; see {self.server.log_path}")
+
+
+class _Idle:
+    """Whether the engine has reported for some time that no request runs or waits."""
+
+    def __init__(self, heartbeat_path: Path | None, seconds: float) -> None:
+        self._path = heartbeat_path
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def has_lasted(self) -> bool:
+        """Look once; False where there is no heartbeat."""
+        beat = read_heartbeat(self._path) if self._path else None
+        if beat is None or beat.running != 0:
+            self._since = None
+            return False
+        self._since = self._since or time.monotonic()
+        return time.monotonic() - self._since > self._seconds

@@ -26,9 +26,11 @@ from blockdiff.embedded.repository import (
 )
 from blockdiff.embedded.supervisor import Supervisor, SupervisorPolicy
 from blockdiff.errors import ConfigError
+from blockdiff.serving.relay import CancelRelay
 
-# What callers name; unary calls the ensemble, so it goes first.
-ENTRY_MODELS = ("unary", "ensemble")
+# What callers name; Triton loads what these need.
+ENTRY_MODELS = ("ensemble", "unary")
+RELAY = "relay.sock"
 KEPT_LOGS = 20
 
 
@@ -67,6 +69,7 @@ def make_server(
         max_queue_size=options.max_queue_size,
         parameters=given,
     )
+    names = [name for name in ENTRY_MODELS if (repository / name).is_dir()]
     return TritonServer(
         repository,
         http_port=options.http_port,
@@ -74,8 +77,7 @@ def make_server(
         metrics_port=options.metrics_port,
         host=options.host,
         log_path=options.log_file or new_log_path(),
-        # All by name: what is only loaded for the ensemble's sake goes when the ensemble goes.
-        load_models=model_names(repository),
+        load_models=names or model_names(repository),
         environment=model_environment(options, work),
         exit_timeout_seconds=options.exit_timeout,
         extra_args=server_arguments(options, installation),
@@ -108,7 +110,7 @@ def model_environment(options: ServeOptions, work: Path) -> dict[str, str]:
         "BLOCKDIFF_SLOTS": options.slots,
         "BLOCKDIFF_THREADS": options.threads,
         "BLOCKDIFF_MAX_CONTEXT": options.max_context,
-        "BLOCKDIFF_RELAY_SOCKET": work / "relay.sock",
+        "BLOCKDIFF_RELAY_SOCKET": work / RELAY,
         HEARTBEAT_VARIABLE: work / "heartbeat.json",
         # The engine's own thread count rules; tokenizers would warn after the backend's fork.
         "TOKENIZERS_PARALLELISM": "false",
@@ -156,11 +158,12 @@ def run_supervised(
         as_json = output_format == "json"
         typer.echo(json.dumps(urls) if as_json else how_to_call(server, server.log_path))
 
+    has_engine = (server.model_repository / ENGINE_MODEL).is_dir()
     supervisor = Supervisor(
         server,
         policy,
         heartbeat_path=work / "heartbeat.json",
-        entry_models=[name for name in ENTRY_MODELS if name in server.load_models],
+        refuse_new=CancelRelay(work / RELAY).drain if has_engine else None,
         on_ready=announce,
         say=say,
     )

@@ -12,13 +12,14 @@ VARIABLE = "BLOCKDIFF_HEARTBEAT_FILE"
 class Heartbeat:
     """``monotonic``: time.monotonic() of the engine's last round, 0 when it makes no more.
 
-    ``pid``: its process.
-    ``running``: requests that hold a slot, where the engine tells it.
+    ``pid``: its process. ``running`` and ``waiting``: requests with and without a slot, where the
+    engine tells.
     """
 
     pid: int
     monotonic: float
     running: int | None = None
+    waiting: int = 0
 
     @property
     def has_stopped(self) -> bool:
@@ -34,8 +35,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     """The last beat; None while the file is missing or half written."""
     try:
         found = json.loads(path.read_text())
-        running = found.get("running")
         beat = Heartbeat(int(found["pid"]), float(found["monotonic"]))
-        return beat if running is None else replace(beat, running=int(running))
+        if "running" not in found:
+            return beat
+        return replace(beat, running=int(found["running"]), waiting=int(found.get("waiting", 0)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

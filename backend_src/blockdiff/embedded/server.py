@@ -10,11 +10,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 
 from blockdiff.embedded import guard, ports, processes
-from blockdiff.embedded.endpoint import HttpEndpoint
 from blockdiff.embedded.installation import TritonInstallation, find_installation
 from blockdiff.embedded.logfile import LogFollower
 from blockdiff.embedded.readiness import Readiness, ServerError
@@ -205,21 +205,14 @@ class TritonServer:
 
     def is_ready(self) -> bool:
         """Ask the server's own readiness endpoint."""
-        return self._endpoint().get("/v2/health/ready")
-
-    def unload(self, models: Sequence[str]) -> bool:
-        """Refuse new requests to ``models``; those that run go on. False when it is not allowed."""
-        ask = self._endpoint().post
-        return all(ask(f"/v2/repository/models/{name}/unload") is not None for name in models)
-
-    def is_unloaded(self, models: Sequence[str]) -> bool:
-        """True when no request to ``models`` runs any more after ``unload``."""
-        index = self._endpoint().post("/v2/repository/index") or []
-        states = {entry.get("name"): entry.get("state") for entry in index}
-        return all(states.get(name) == "UNAVAILABLE" for name in models)
-
-    def _endpoint(self) -> HttpEndpoint:
-        return HttpEndpoint(self.reachable_host, self.ports.http)
+        connection = HTTPConnection(self.reachable_host, self.ports.http, timeout=2)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
 
     def terminate(self) -> None:
         """Ask the server to finish what runs and end; returns at once."""

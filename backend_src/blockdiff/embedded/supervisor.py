@@ -7,7 +7,7 @@ Knows processes and heartbeats; knows nothing of the models.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class SupervisorPolicy:
 class Supervisor:
     """Runs one server until it is asked to stop or cannot be kept up.
 
-    ``entry_models`` are the models that callers name; at the end they are unloaded first.
+    ``refuse_new`` asks the engine to refuse newcomers; it is called again and again at the end.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Supervisor:
         policy: SupervisorPolicy,
         *,
         heartbeat_path: Path | None = None,
-        entry_models: Sequence[str] = (),
+        refuse_new: Callable[[], None] | None = None,
         on_ready: Callable[[], None] = lambda: None,
         say: Say = lambda line: None,
     ) -> None:
@@ -54,7 +54,7 @@ class Supervisor:
         self.policy = policy
         self.restarts = 0
         self._heartbeat_path = heartbeat_path
-        self._entry_models = tuple(entry_models)
+        self._refuse_new = refuse_new
         self._on_ready = on_ready
         self._say = say
         self._stop = threading.Event()
@@ -137,21 +137,21 @@ class Supervisor:
         """Let running requests finish, bounded by the exit timeout, and end the server."""
         deadline = time.monotonic() + self.server.exit_timeout_seconds
         # SIGTERM makes Triton refuse the inner steps of an ensemble too, so a running stream would
-        # get no further block. Unloading the models that callers name refuses only new requests.
-        if self._entry_models and self.server.unload(self._entry_models):
-            self._wait_drained(deadline)
+        # get no further block. So the engine empties first.
+        if self._refuse_new is not None:
+            self._wait_drained(deadline, self._refuse_new)
         self.server.terminate()
         deadline = max(deadline, time.monotonic() + self.policy.unload_seconds)
         self._wait_ended(deadline)
         self.server.stop(graceful_seconds=0)
 
-    def _wait_drained(self, deadline: float) -> None:
+    def _wait_drained(self, deadline: float, refuse_new: Callable[[], None]) -> None:
         """Return when no request runs any more, or none can finish."""
         idle = _Idle(self._heartbeat_path, self.policy.idle_seconds_before_end)
         while time.monotonic() < deadline and self.server.is_running():
-            if self._engine_fault() is not None:
-                return
-            if idle.has_lasted() or self.server.is_unloaded(self._entry_models):
+            # Said again and again, because a message may be lost.
+            refuse_new()
+            if idle.has_lasted() or self._engine_fault() is not None:
                 return
             time.sleep(0.1)
 
@@ -208,7 +208,7 @@ class _Idle:
     def has_lasted(self) -> bool:
         """Look once; False where there is no heartbeat."""
         beat = read_heartbeat(self._path) if self._path else None
-        if beat is None or beat.running != 0:
+        if beat is None or beat.running != 0 or beat.waiting:
             self._since = None
             return False
         self._since = self._since or time.monotonic()

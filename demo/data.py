@@ -17,7 +17,8 @@ from demo.model import BLOCK
 
 CHUNKS = 8  # clean chunks of a sequence
 NOISY = 4  # noisy blocks of a sequence
-UNIFORM_BATCHES = 1000
+UNIFORM_BATCHES = 1000  # how long masks are uniform; see Packer.masks
+FIRST_BATCHES = 2000  # how long tasks.FIRST_SHARES hold
 IGNORE = -100
 
 
@@ -66,7 +67,9 @@ class Packer:
     def draw(self) -> tuple[list[int], list[int]]:
         """Prompt ids and answer ids (with the end token) of a new sample."""
         self.samples_seen += 1
-        sample = tasks.generate(self.rng)
+        is_first = self.batches <= FIRST_BATCHES
+        shares = tasks.FIRST_SHARES if is_first else tasks.LATER_SHARES
+        sample = tasks.generate(self.rng, shares)
         answer = sample.expected
         if sample.enable_thinking and self.rng.random() < 0.08:
             # the answer alone, as if thinking were off

@@ -45,7 +45,7 @@ def fixed_words(samples: int = 4000, at_least: int = 12) -> list[str]:
     texts += [prefix + city for city in tasks.CITIES for prefix in ("", " ")] * at_least
     for name in FIXED_TASKS:
         for _ in range(samples):
-            sample = tasks.TASKS[name][0](rng)
+            sample = tasks.TASKS[name](rng)
             texts += [sample.user, sample.expected]
     for text in texts:
         counts.update(word for word, _ in splitter.pre_tokenize_str(text))

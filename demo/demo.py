@@ -138,7 +138,8 @@ def run_all(client: Client, console: Console) -> int:
 
 def demo(
     model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = CHECKPOINT,
-    threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
+    # More threads only get in each other's way at this model's size.
+    threads: Annotated[int, typer.Option(help="CPU threads of the engine.")] = 1,
 ) -> None:
     """Start the server on free ports, send three prompts, stop the server."""
     console = Console(highlight=False, soft_wrap=True)

@@ -42,13 +42,17 @@ def test_system_python_fetches_the_package(no_library, monkeypatch, tmp_path):
 
     monkeypatch.setattr(interpreter, "is_system_python", lambda: True)
     monkeypatch.setattr(interpreter, "fetch_package", fetch)
+    monkeypatch.setattr(interpreter, "cached_package", lambda package: None)
     found = interpreter.find_libpython()
     assert found.path == library
+    monkeypatch.setattr(interpreter, "cached_package", lambda package: tmp_path / "deb")
+    assert interpreter.find_libpython(fetch=False).path == library
     assert asked == [f"libpython{sys.version_info[0]}.{sys.version_info[1]}"]
 
 
 def test_system_python_without_apt_names_the_package(no_library, monkeypatch):
     monkeypatch.setattr(interpreter, "is_system_python", lambda: True)
+    monkeypatch.setattr(interpreter, "cached_package", lambda package: None)
     monkeypatch.setattr(interpreter, "fetch_package", lambda package: None)
     with pytest.raises(ConfigError, match=f"apt-get install {interpreter.PACKAGE}"):
         interpreter.find_libpython()

@@ -13,11 +13,15 @@ def can_fetch() -> bool:
     return shutil.which("apt-get") is not None and shutil.which("dpkg") is not None
 
 
+def cached_package(package: str) -> Path | None:
+    """Where ``package`` was unpacked before, if it was."""
+    target = cache_directory() / "deb" / package
+    return target if target.is_dir() else None
+
+
 def fetch_package(package: str) -> Path | None:
     """Unpack ``package`` (not its dependencies) into the cache; None when apt cannot give it."""
     target = cache_directory() / "deb" / package
-    if target.is_dir():
-        return target
     if not can_fetch():
         return None
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockdiff.embedded.debian import can_fetch, fetch_package
+from blockdiff.embedded.debian import cached_package, fetch_package
 from blockdiff.errors import ConfigError
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -50,12 +50,13 @@ def find_libpython(say: Say = lambda line: None, fetch: bool = True) -> LibPytho
     for folder in library_folders():
         if (folder / LIBRARY_NAME).exists():
             return LibPython(folder / LIBRARY_NAME, "interpreter")
-    if is_system_python() and (fetch or not can_fetch()):
-        say(f"this Python has no shared libpython: fetching {PACKAGE}")
-        root = fetch_package(PACKAGE)
-        if root is not None:
-            for path in sorted(root.rglob(LIBRARY_NAME)):
-                return LibPython(path, "debian package in cache")
+    if is_system_python():
+        root = cached_package(PACKAGE)
+        if root is None and fetch:
+            say(f"this Python has no shared libpython: fetching {PACKAGE}")
+            root = fetch_package(PACKAGE)
+        for path in sorted(root.rglob(LIBRARY_NAME)) if root is not None else ():
+            return LibPython(path, "debian package in cache")
     raise ConfigError(missing_message())
 
 

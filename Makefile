@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/install_environment.py
 install: $(STAMP) ## Make the virtual environment .venv with everything in it
 
 demo: $(STAMP) ## Start the server, send three prompts, print each block as it arrives, stop the server
-	@$(BIN)/python demo/demo.py --model $(MODEL)
+	@$(BIN)/python -m demo.demo --model $(MODEL)
 
 serve: $(STAMP) ## Serve demo/checkpoint (or MODEL=DIR) in the foreground
 	@$(BIN)/blockdiff serve --model $(MODEL) $(ARGS)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
-from blockdiff.text import TextStream, Tokenizer
-from blockdiff.text.stream import held_length
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from blockdiff.text import TextStream, Tokenizer
+from blockdiff.text.stream import held_length
 
 TEXTS = [
     "hello world",

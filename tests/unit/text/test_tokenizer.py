@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.text import ThinkState, Tokenizer
 from blockdiff.text.template import ChatTemplate

@@ -1,0 +1,1 @@
+"""Tests that kill, hang or starve processes on purpose."""

@@ -1,0 +1,179 @@
+"""Preprocessor: every field is honoured or refused, in one line; nothing is ignored."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockdiff.errors import BlockdiffError, RequestError, UnsupportedError
+from blockdiff.serving.fields import BY_NAME, FIELDS, Kind
+from blockdiff.serving.spec import parse_spec
+from blockdiff.serving.values import check_value, merge_values
+from blockdiff.text import Tokenizer
+
+from .conftest import as_tensors
+
+Build = Callable[..., Any]
+USER = [{"role": "user", "content": "hi"}]
+
+
+def test_text_prompt_and_defaults(build: Build, tokenizer: Tokenizer) -> None:
+    ids, spec = build(text_input="hello <|im_end|>")
+    assert ids == tokenizer.encode("hello <|im_end|>")
+    assert tokenizer.special.im_end not in ids
+    assert (spec.stream, spec.temperature, spec.seed, spec.threshold) == (False, 0.0, 0, None)
+    # The default is cut to what the context leaves.
+    assert spec.max_tokens == 256 - len(ids)
+    assert spec.text.echo == ""
+    assert spec.received_at is not None and time.monotonic() - spec.received_at < 5
+
+
+def test_spec_travels_as_json(build: Build) -> None:
+    _, spec = build(text_input="x", stop_words=["a", "", "a", "好"], min_length=2, max_tokens=5)
+    assert parse_spec(spec.model_dump_json()) == spec
+    assert spec.text.stop_words == ("a", "好")
+    request = spec.engine_request(3, (1, 2), None)
+    assert (request.min_tokens, request.max_tokens, request.stop_strings) == (2, 5, ("a", "好"))
+    with pytest.raises(RequestError, match="request_spec: extra"):
+        parse_spec('{"max_tokens": 1, "extra": 2}')
+
+
+def test_every_honoured_field_reaches_the_engine(build: Build) -> None:
+    _, spec = build(
+        text_input="x",
+        max_tokens=9,
+        temperature=0.5,
+        top_k=3,
+        top_p=0.25,
+        seed=2**64 - 1,
+        ignore_eos=True,
+        block_length=8,
+        denoise_steps=4,
+        threshold=0.75,
+        algorithm="low_confidence",
+    )
+    request = spec.engine_request(1, (1,), 5.0)
+    assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 3)
+    assert (request.sampling.top_p, request.sampling.seed) == (0.25, 2**64 - 1)
+    decoding = request.decoding
+    assert (decoding.block_length, decoding.denoise_steps, decoding.threshold) == (8, 4, 0.75)
+    assert request.ignore_eos and request.deadline == 5.0
+
+
+def test_sources_and_their_order(build: Build) -> None:
+    low, middle = {"top_k": 1, "max_tokens": 1, "trace": "x"}, {"top_k": "2", "max_tokens": 2}
+    _, spec = build(low, text_input="x", sampling_parameters=json.dumps(middle), max_tokens=3)
+    assert (spec.top_k, spec.max_tokens) == (2, 3)
+    _, spec = build({"top_k": 7}, text_input="x")
+    assert spec.top_k == 7
+
+
+def test_prompt_inside_sampling_parameters(build: Build) -> None:
+    ids, spec = build(sampling_parameters=json.dumps({"messages": USER, "enable_thinking": False}))
+    assert spec.text.is_chat and spec.text.think == "closed"
+    assert ids
+
+
+@pytest.mark.parametrize(("quality", "threshold"), [("fast", 0.7), ("balanced", None)])
+def test_quality_names_a_threshold(build: Build, quality: str, threshold: float | None) -> None:
+    assert build(text_input="x", quality=quality)[1].threshold == threshold
+
+
+def test_a_seed_is_drawn_only_for_sampling(build: Build) -> None:
+    seeds = {build(text_input="x", temperature=1.0)[1].seed for _ in range(4)}
+    assert len(seeds) == 4
+    assert build(text_input="x", temperature=1.0, seed=5)[1].seed == 5
+
+
+@pytest.mark.parametrize("field", [f for f in FIELDS if f.is_refused], ids=lambda f: f.name)
+def test_unsupported_fields(build: Build, field: Any) -> None:
+    wanted = {Kind.STRING: "json", Kind.FP32: 0.5, Kind.INT32: 7}[field.kind]
+    with pytest.raises(UnsupportedError, match=f"^{field.name}: got .*not supported"):
+        build(text_input="x", **{field.name: wanted})
+    build(text_input="x", **{field.name: field.neutral[0]})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": "[]"}, "messages: got"),
+        ({"messages": '[{"role": "user", "content": 5}]'}, r"messages\[0\].content: got"),
+        ({"messages": '[{"role": "pirate", "content": "x"}]'}, r"messages\[0\].role: got \"pirate"),
+        ({"messages": '["x"]'}, r"messages\[0\]: got"),
+        ({"messages": "[" * 100_000}, "bytes"),
+        ({"messages": "[" * 1_900}, "messages: got"),
+        ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, r"ud800.*UTF-8"),
+        ({"messages": json.dumps(USER), "exclude_input_in_output": False}, "true with messages"),
+        ({"text_input": "x", "enable_thinking": True}, "enable_thinking: got true"),
+        ({"text_input": "x", "stop_words": ["a" * 300]}, "256 characters"),
+        ({"text_input": "x", "sampling_parameters": "[1]"}, "JSON object"),
+        ({"text_input": "x", "sampling_parameters": '{"top_k": 1.5}'}, "whole number"),
+        ({"text_input": "x", "sampling_parameters": '{"top_k": true}'}, "top_k: got true"),
+        ({"text_input": "x", "sampling_parameters": '{"stream": 1}'}, "stream: got 1"),
+        ({"text_input": "x", "sampling_parameters": '{"stop_words": [1]}'}, "stop_words: got 1"),
+        ({"text_input": ["a", "b"]}, r"text_input: got shape \[1, 2\]"),
+        ({"text_input": "x" * 2001}, "2001 bytes, allowed up to 2000"),
+        ({"text_input": b"\xe5\xa5"}, "byte 0xe5 at position 0"),
+        ({"text_input": "x", "temperature": float("inf")}, "temperature: got inf"),
+        ({}, "text_input: got nothing"),
+    ],
+)
+def test_refusals(build: Build, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        build(**fields)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("name", ["max_token", "stop_word", "temprature", "n", "logit_bias"])
+def test_parameters_that_would_be_ignored(build: Build, name: str) -> None:
+    with pytest.raises(RequestError, match=f'parameter "{name}"'):
+        build({name: 1}, text_input="x")
+
+
+def test_empty_counterpart_counts_as_not_given(build: Build) -> None:
+    assert build(text_input="", messages=json.dumps(USER))[1].text.is_chat
+    assert not build(text_input="x", messages="")[1].text.is_chat
+
+
+def test_history_is_brought_into_template_form(build: Build, tokenizer: Tokenizer) -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    history = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "<thi"}, {"type": "text", "text": "nk>"}],
+        },
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nok"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "7", "tool_call_id": "1"},
+    ]
+    ids, _ = build(messages=json.dumps(history))
+    text = tokenizer.decode(ids, skip_special=False)
+    assert tokenizer.special.think_start not in ids
+    assert "<|im_start|>assistant\nok<|im_end|>" in text
+    assert '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>' in text
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    name=st.sampled_from([f.name for f in FIELDS if f.name != "sampling_parameters"]),
+    value=st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=8),
+        st.lists(st.one_of(st.integers(), st.text(max_size=3)), max_size=3),
+    ),
+)
+def test_any_json_value_is_honoured_or_refused(name: str, value: Any) -> None:
+    try:
+        merged = merge_values(as_tensors({"sampling_parameters": json.dumps({name: value})}), {})
+    except BlockdiffError as error:
+        assert "\n" not in str(error)
+        return
+    for checked in merged.values():
+        assert check_value(BY_NAME[name], checked) == checked

@@ -32,6 +32,7 @@ class Served(NamedTuple):
     grpc_url: str
     pids: Callable[[], list[int]]
     lines: list[str]
+    process: subprocess.Popen[str]
 
     def stub(self, model: str) -> int:
         for server in self.pids():
@@ -78,9 +79,10 @@ def served(make_repository: Callable[..., Path]) -> Iterator[Served]:
     try:
         wait_until(lambda: bool(announced) or process.poll() is not None, 90, "serve is ready")
         assert announced, "".join(lines)
-        yield Served(announced[0]["grpc"], lambda: [announced[-1]["pid"]], lines)
+        yield Served(announced[0]["grpc"], lambda: [announced[-1]["pid"]], lines, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, "".join(lines)
+        assert not any("Traceback" in line for line in lines)
     finally:
         process.kill()
         process.wait()
@@ -170,3 +172,18 @@ def test_engine_thread_breaks(served: Served, fault: str) -> None:
     if fault == "die_at":
         assert "the engine has died" in error.message()
     wait_until(lambda: served.is_ready() and answers(served), RESTART_SECONDS, "back in service")
+
+
+def test_sigterm_lets_running_and_waiting_streams_finish(served: Served) -> None:
+    """Two run and one waits; who comes later is told to go elsewhere."""
+    values = {"text_input": script("a b c d", block=1, delay=0.4), "stream": True}
+    ends: list[Any] = []
+    threads = [watch(served, values, ends) for _ in range(3)]
+    time.sleep(1.0)
+    served.process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert newcomer_status(served) == "StatusCode.UNAVAILABLE"
+    for thread in threads:
+        thread.join(20)
+    assert [response.values.get("finish_reason") for _, response in ends] == ["stop"] * 3
+    assert served.process.wait(60) == 0

@@ -70,6 +70,7 @@ class BlockDiffusionModel(ServedModel):
         # Unique across restarts too: postprocessing may still hold state of an earlier engine.
         self._uids = itertools.count((secrets.randbits(31) << 32) + 1)
         self._uid_of_key: dict[str, int] = {}
+        self._gone: set[int] = set()
         engine = self.build_engine(settings)
         self._loop, self._validate = engine.loop, engine.validate
         self._dispatcher = ResponseDispatcher(self.pb_utils, self._loop.cancel)
@@ -109,10 +110,16 @@ class BlockDiffusionModel(ServedModel):
         deadline = self._deadline(request, spec)
         wanted = spec.engine_request(uid, input_ids, deadline)
         self._validate(wanted)
-        ticket = self._wait_for_slot(request, deadline)
         key = unary_key(request)
         if key:
             self._uid_of_key[key] = uid
+        try:
+            ticket = self._wait_for_slot(request, uid, deadline)
+        except Exception:
+            self._uid_of_key.pop(key, None)
+            raise
+        finally:
+            self._gone.discard(uid)
         self._dispatcher.open(OutgoingStream(self.pb_utils, uid, sender, spec, bool(key)))
         try:
             self._loop.submit(wanted, self._on_result(key), ticket)
@@ -147,11 +154,11 @@ class BlockDiffusionModel(ServedModel):
         timeout = request.timeout() / 1e6
         return arrived + (min(timeout, limit) if timeout > 0 else limit)
 
-    def _wait_for_slot(self, request: Any, deadline: float) -> Any:
+    def _wait_for_slot(self, request: Any, uid: int, deadline: float) -> Any:
         stopped: list[FinishReason] = []
 
         def should_stop() -> FinishReason | None:
-            if request.is_cancelled():
+            if uid in self._gone or request.is_cancelled():
                 stopped.append(FinishReason.CANCELLED)
             elif time.monotonic() >= deadline:
                 stopped.append(FinishReason.TIMEOUT)
@@ -177,4 +184,5 @@ class BlockDiffusionModel(ServedModel):
     def _cancel_by_key(self, key: str) -> None:
         uid = self._uid_of_key.get(key)
         if uid is not None:
+            self._gone.add(uid)
             self._loop.cancel(uid)

@@ -59,7 +59,7 @@ def triton_error(pb_utils: Any, error: BaseException, where: str, is_tagged: boo
 
 
 def untagged_error(pb_utils: Any, text: str) -> Any:
-    """The error behind the text of an inner request: Triton 24.10 drops the code on that way."""
+    """The error behind a tagged text; Triton 24.10 drops the code of an inner request's error."""
     tag = _TAG.search(text)
     if tag is not None:
         text = text[: tag.start()] + text[tag.end() :]

@@ -14,6 +14,8 @@ from blockdiff.serving.errors import RETRY_HINT, triton_error
 from blockdiff.serving.spec import RequestSpec
 from blockdiff.serving.tensors import list_tensor, scalar_tensor, text_tensor
 
+WHERE = "block_diffusion"
+
 
 class OutgoingStream:
     """Sends each block, or all blocks as one; the last response carries the final flag.
@@ -30,6 +32,8 @@ class OutgoingStream:
         self._is_tagged = is_tagged
         self._collected: list[BlockResult] = []
         self._is_first = True
+        self._next_index = 0
+        self._num_input_tokens = 0
         self.uid = uid
 
     @property
@@ -54,13 +58,27 @@ class OutgoingStream:
             result = joined(self._collected)
         response = self._pb_utils.InferenceResponse(output_tensors=self._tensors(result))
         self._is_first = False
+        self._next_index = result.block_index + 1
+        self._num_input_tokens = result.num_input_tokens
         self._send(response, result.is_final)
 
     def fail(self, error: Exception) -> None:
-        """Ends the request with an error."""
-        if self._sender is not None:
-            described = triton_error(self._pb_utils, error, "block_diffusion", self._is_tagged)
+        """Ends the request with an error.
+
+        After a first response it travels as a tensor that postprocessing turns into the error: an
+        error of this step would overtake the blocks that are still on their way through the
+        ensemble, and releases before 26.02 then lose count of them.
+        """
+        if self._sender is None:
+            return
+        if self._is_first:
+            described = triton_error(self._pb_utils, error, WHERE, self._is_tagged)
             self._send(self._pb_utils.InferenceResponse(error=described), True)
+            return
+        text = triton_error(self._pb_utils, error, WHERE, is_tagged=True).message()
+        ending = BlockResult(self.uid, self._next_index, (), (), 0, self._num_input_tokens, True)
+        response = self._pb_utils.InferenceResponse(output_tensors=self._tensors(ending, text))
+        self._send(response, True)
 
     def _send(self, response: Any, is_final: bool) -> None:
         sender = self._sender
@@ -70,7 +88,7 @@ class OutgoingStream:
         else:
             sender.send(response)
 
-    def _tensors(self, result: BlockResult) -> list[Any]:
+    def _tensors(self, result: BlockResult, error: str = "") -> list[Any]:
         pb_utils = self._pb_utils
         context = self._spec.text.model_dump_json() if self._is_first else ""
         reason = result.finish_reason.value if result.finish_reason is not None else ""
@@ -85,6 +103,7 @@ class OutgoingStream:
             scalar_tensor(pb_utils, "num_input_tokens", result.num_input_tokens, np.int32),
             scalar_tensor(pb_utils, "request_uid", result.request_uid, np.uint64),
             text_tensor(pb_utils, "request_context", context),
+            text_tensor(pb_utils, "error", error),
         ]
 
 

@@ -16,7 +16,12 @@ from blockdiff.core import FinishReason
 from blockdiff.errors import BlockdiffError
 from blockdiff.serving.answer import AnswerText, Delta
 from blockdiff.serving.checks import check_postprocessing
-from blockdiff.serving.errors import RequestCancelledError, triton_error, unary_key
+from blockdiff.serving.errors import (
+    RequestCancelledError,
+    triton_error,
+    unary_key,
+    untagged_error,
+)
 from blockdiff.serving.model import ServedModel
 from blockdiff.serving.relay import CancelRelay
 from blockdiff.serving.settings import Settings
@@ -41,6 +46,7 @@ INPUT_NAMES = (
     "num_input_tokens",
     "request_uid",
     "request_context",
+    "error",
 )
 
 
@@ -112,6 +118,11 @@ class PostprocessingModel(ServedModel):
                 if not is_final:
                     self._relay.cancel_uid(uid)
                 raise RequestCancelledError("the request was cancelled")
+            failure = text_of(block["error"])
+            if failure:
+                self._table.drop(uid)
+                error = untagged_error(self.pb_utils, failure)
+                return self.pb_utils.InferenceResponse(error=error)
             response = self._respond(request, uid, is_final, block)
             if is_final:
                 self._table.drop(uid)

@@ -1,15 +1,15 @@
 """The ``unary`` model: the ensemble behind one request and one response.
 
-For plain ``/infer`` and gRPC calls, which Triton refuses for decoupled models. Asks the ensemble
-for blocks, so that a caller who gave up is noticed between them. Knows nothing of tokens.
+For plain ``/infer`` and gRPC calls, which Triton refuses for decoupled models. Tells the engine
+when the caller has given up. Knows nothing of tokens.
 """
 
 import json
+import threading
 import uuid
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockdiff.errors import RequestError
 from blockdiff.serving.checks import check_unary
@@ -23,47 +23,36 @@ from blockdiff.serving.fields import CANONICAL, OUTPUTS
 from blockdiff.serving.model import ServedModel
 from blockdiff.serving.relay import CancelRelay
 from blockdiff.serving.settings import Settings
-from blockdiff.serving.tensors import scalar_tensor, text_of, text_tensor
+from blockdiff.serving.tensors import scalar_tensor
 
-_JOINED_TEXT = ("text_output", "reasoning_output")
-_SUMMED = ("num_output_tokens", "denoise_steps_used")
+POLL_SECONDS = 0.1
 
 
-class JoinedAnswer:
-    """Adds up the deltas of a stream; what is no delta keeps its last value."""
+class CancelWatch:
+    """While open, looks whether the caller gave up and tells the engine until it listens."""
 
-    def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {name: [] for name in _JOINED_TEXT}
-        self._sums: dict[str, int] = {}
-        self._calls: list[Any] = []
-        self._log_probs: list[NDArray[Any]] = []
-        self._last: dict[str, NDArray[Any]] = {}
+    def __init__(self, request: Any, relay: CancelRelay, key: str) -> None:
+        self._request = request
+        self._relay = relay
+        self._key = key
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="blockdiff-watch", daemon=True)
+        self.is_cancelled = False
 
-    def add(self, arrays: dict[str, NDArray[Any]]) -> None:
-        for name, array in arrays.items():
-            if name in self._texts:
-                self._texts[name].append(text_of(array))
-            elif name in _SUMMED:
-                self._sums[name] = self._sums.get(name, 0) + int(array.reshape(-1)[0])
-            elif name == "tool_calls":
-                self._calls += json.loads(text_of(array) or "[]")
-            elif name == "output_log_probs":
-                self._log_probs.append(array.reshape(1, -1))
-            else:
-                self._last[name] = array
+    def __enter__(self) -> "CancelWatch":
+        self._thread.start()
+        return self
 
-    def tensors(self, pb_utils: Any) -> list[Any]:
-        calls = json.dumps(self._calls, ensure_ascii=False) if self._calls else ""
-        made = [text_tensor(pb_utils, name, "".join(t)) for name, t in self._texts.items()]
-        made.append(text_tensor(pb_utils, "tool_calls", calls))
-        made += [
-            scalar_tensor(pb_utils, name, total, np.int32) for name, total in self._sums.items()
-        ]
-        made += [pb_utils.Tensor(name, array) for name, array in self._last.items()]
-        if self._log_probs:
-            values = np.concatenate(self._log_probs, axis=1)
-            made.append(pb_utils.Tensor("output_log_probs", values))
-        return made
+    def __exit__(self, *exc_info: object) -> None:
+        self._is_done.set()
+        self._thread.join()
+
+    def _main(self) -> None:
+        while not self._is_done.wait(POLL_SECONDS):
+            self.is_cancelled = self.is_cancelled or bool(self._request.is_cancelled())
+            if self.is_cancelled:
+                # Again and again: the request may still be on its way to the engine.
+                self._relay.cancel_key(self._key)
 
 
 class UnaryModel(ServedModel):
@@ -85,31 +74,29 @@ class UnaryModel(ServedModel):
     def _answer(self, request: Any) -> Any:
         pb_utils = self.pb_utils
         try:
-            joined = self._collect(request)
+            answer = self._ask(request)
             wanted = set(request.requested_output_names())
-            tensors = [t for t in joined.tensors(pb_utils) if t.name() in wanted]
+            tensors = [t for t in answer.output_tensors() if t.name() in wanted]
             return pb_utils.InferenceResponse(output_tensors=tensors)
         except _EnsembleError as error:
             return pb_utils.InferenceResponse(error=untagged_error(pb_utils, str(error)))
         except Exception as error:
             return pb_utils.InferenceResponse(error=triton_error(pb_utils, error, self.where))
 
-    def _collect(self, request: Any) -> JoinedAnswer:
+    def _ask(self, request: Any) -> Any:
+        """The only response of the ensemble that is not empty."""
         key = uuid.uuid4().hex
-        joined = JoinedAnswer()
-        is_cancelled = False
-        for response in self._inner_request(request, key).exec(decoupled=True):
-            if response.has_error():
-                raise _EnsembleError(response.error().message())
-            tensors = response.output_tensors()
-            if tensors and not is_cancelled:
-                joined.add({tensor.name(): np.array(tensor.as_numpy()) for tensor in tensors})
-            if not is_cancelled and request.is_cancelled():
-                self._relay.cancel_key(key)
-                is_cancelled = True
-        if is_cancelled:
+        answer = None
+        with CancelWatch(request, self._relay, key) as watch:
+            for response in self._inner_request(request, key).exec(decoupled=True):
+                if response.has_error():
+                    raise _EnsembleError(response.error().message())
+                answer = response if response.output_tensors() else answer
+        if watch.is_cancelled:
             raise RequestCancelledError("the request was cancelled")
-        return joined
+        if answer is None:
+            raise _EnsembleError("the ensemble sent no response")
+        return answer
 
     def _inner_request(self, request: Any, key: str) -> Any:
         pb_utils = self.pb_utils
@@ -123,7 +110,8 @@ class UnaryModel(ServedModel):
                     raise RequestError("stream: got true, allowed false; call the ensemble")
                 continue
             inputs.append(tensor)
-        inputs.append(scalar_tensor(pb_utils, "stream", True, np.bool_))
+        # One response: an error behind earlier responses never arrives here (Triton 24.10).
+        inputs.append(scalar_tensor(pb_utils, "stream", False, np.bool_))
         parameters = json.loads(request.parameters() or "{}")
         return pb_utils.InferenceRequest(
             model_name=self._ensemble,

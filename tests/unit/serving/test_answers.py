@@ -13,9 +13,9 @@ from blockdiff.serving.errors import RequestCancelledError, triton_error, untagg
 from blockdiff.serving.fields import OUTPUTS
 from blockdiff.serving.monitor import EngineMetrics, write_heartbeat
 from blockdiff.serving.postprocessing import AnswerTable, PostprocessingModel
-from blockdiff.serving.relay import CancelReceiver
+from blockdiff.serving.relay import CancelReceiver, CancelRelay
 from blockdiff.serving.spec import TextContext
-from blockdiff.serving.unary import JoinedAnswer
+from blockdiff.serving.unary import CancelWatch
 from blockdiff.text import Tokenizer
 
 from . import fakes
@@ -68,6 +68,7 @@ def block(
         "num_input_tokens": np.array([[5]], dtype=np.int32),
         "request_uid": np.array([[uid]], dtype=np.uint64),
         "request_context": text(context.model_dump_json() if context else ""),
+        "error": text(ending.get("error", "")),
     }
     tensors = [fakes.Tensor(name, array) for name, array in arrays.items()]
     return fakes.Request(tensors, outputs=NAMES)
@@ -138,33 +139,29 @@ def test_idle_states_are_dropped(tokenizer: Tokenizer) -> None:
         table.find(1, "")
 
 
-def test_unary_joins_deltas(pb_utils: Any) -> None:
-    def text(value: str) -> np.ndarray:
-        return np.array([[value.encode()]], dtype=np.object_)
+def test_unary_tells_the_engine_of_a_caller_who_left(
+    tmp_path: Path, relayed: socket.socket
+) -> None:
+    request = fakes.Request()
+    relay = CancelRelay(tmp_path / "relay.sock")
+    with CancelWatch(request, relay, "abc") as watch:
+        with pytest.raises(TimeoutError):
+            relayed.recv(64)
+        request.is_gone = True
+        assert relayed.recv(64) == b"kabc"
+        assert relayed.recv(64) == b"kabc"
+    assert watch.is_cancelled
 
-    joined = JoinedAnswer()
-    for index, (delta, calls) in enumerate(
-        [("a", ""), ("好", '[{"index": 0}]'), ("", '[{"index": 1}]')]
-    ):
-        joined.add(
-            {
-                "text_output": text(delta),
-                "reasoning_output": text("r" if index == 0 else ""),
-                "tool_calls": text(calls),
-                "block_index": np.array([[index]], dtype=np.int32),
-                "num_output_tokens": np.array([[4]], dtype=np.int32),
-                "denoise_steps_used": np.array([[3]], dtype=np.int32),
-                "is_final": np.array([[index == 2]]),
-                "output_log_probs": np.array([[-1.0, -2.0]], dtype=np.float32),
-            }
-        )
-    values = {t.name(): t.as_numpy() for t in joined.tensors(pb_utils)}
-    assert values["text_output"][0][0].decode() == "a好"
-    assert values["reasoning_output"][0][0] == b"r"
-    assert json.loads(values["tool_calls"][0][0]) == [{"index": 0}, {"index": 1}]
-    assert (values["num_output_tokens"][0][0], values["denoise_steps_used"][0][0]) == (12, 9)
-    assert (values["block_index"][0][0], bool(values["is_final"][0][0])) == (2, True)
-    assert values["output_log_probs"].shape == (1, 6)
+
+def test_an_error_behind_blocks_comes_as_a_tensor(
+    model: PostprocessingModel, pb_utils: Any
+) -> None:
+    model.execute([block([5], 0, context=TextContext())])
+    failed = block([], 1, is_final=True, finish_reason="", error="[UNAVAILABLE] it broke")
+    (response,) = model.execute([failed])
+    assert response.error().message() == "it broke"
+    assert response.error().code() == pb_utils.TritonError.UNAVAILABLE
+    assert len(model._table) == 0
 
 
 @pytest.mark.parametrize(

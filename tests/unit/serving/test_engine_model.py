@@ -212,11 +212,22 @@ def test_bad_requests_take_no_slot(model: ScriptedModel, ask: Any, pb_utils: Any
 
 
 def test_a_failing_round(model: ScriptedModel, ask: Any, pb_utils: Any) -> None:
-    request = ask(script("a b", block=1, fail_at=1), stream=True)
+    request = ask(script("a b", block=1, fail_at=0), stream=True)
     model.execute([request])
     code, text = error_of(request)
     assert code == pb_utils.TritonError.UNAVAILABLE
     assert text == "scripted failure; retry after about 1 s"
+    # Behind blocks it must not overtake, so it goes their way.
+    request = ask(script("a b", block=1, fail_at=1), stream=True)
+    model.execute([request])
+    first, last = (response.values() for response in finished(request))
+    assert first["error"] == [b""]
+    assert last["error"] == [b"[UNAVAILABLE] scripted failure; retry after about 1 s"]
+    assert (last["block_index"], last["is_final"], last["num_input_tokens"][0] > 0) == (
+        [1],
+        [True],
+        True,
+    )
 
 
 def test_a_dead_engine_answers_everybody(model: ScriptedModel, ask: Any, pb_utils: Any) -> None:

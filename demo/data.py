@@ -17,9 +17,28 @@ from demo.model import BLOCK
 
 CHUNKS = 8  # clean chunks of a sequence
 NOISY = 4  # noisy blocks of a sequence
-UNIFORM_BATCHES = 1000  # how long masks are uniform; see Packer.masks
-FIRST_BATCHES = 2000  # how long tasks.FIRST_SHARES hold
 IGNORE = -100
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Part of the curriculum, up to and including batch `last`."""
+
+    last: float
+    shares: tuple[float, ...]  # of the tasks, in the order of tasks.TASKS
+    largest_chinese: int
+    masks_are_uniform: bool  # see Packer.masks
+
+
+FIRST = (0.26, 0.18, 0.13, 0.07, 0.11, 0.06, 0.11, 0.08)
+LATER = (0.30, 0.24, 0.05, 0.03, 0.14, 0.04, 0.15, 0.05)
+LAST = (0.28, 0.22, 0.05, 0.03, 0.18, 0.04, 0.15, 0.05)
+STAGES = (
+    Stage(1000, FIRST, largest_chinese=20, masks_are_uniform=True),
+    Stage(2000, FIRST, largest_chinese=20, masks_are_uniform=False),
+    Stage(2500, LATER, largest_chinese=20, masks_are_uniform=False),
+    Stage(float("inf"), LAST, largest_chinese=10, masks_are_uniform=False),
+)
 
 
 @dataclass
@@ -56,6 +75,10 @@ class Packer:
         )
         self.waiting: list[tuple[list[int], list[int]]] = []
 
+    @property
+    def stage(self) -> Stage:
+        return next(stage for stage in STAGES if self.batches <= stage.last)
+
     def prompt(self, sample: tasks.Sample) -> str:
         return self.template.render(
             messages=sample.messages(),
@@ -67,9 +90,7 @@ class Packer:
     def draw(self) -> tuple[list[int], list[int]]:
         """Prompt ids and answer ids (with the end token) of a new sample."""
         self.samples_seen += 1
-        is_first = self.batches <= FIRST_BATCHES
-        shares = tasks.FIRST_SHARES if is_first else tasks.LATER_SHARES
-        sample = tasks.generate(self.rng, shares)
+        sample = tasks.generate(self.rng, self.stage.shares, self.stage.largest_chinese)
         answer = sample.expected
         if sample.enable_thinking and self.rng.random() < 0.08:
             # the answer alone, as if thinking were off
@@ -151,11 +172,11 @@ class Packer:
     def masks(self, held: np.ndarray) -> np.ndarray:
         """Which positions of each noisy block are masked; held [N, NOISY] answer tokens in it.
 
-        All of them in 30 % of the blocks, else a uniform number at random places. After the first
-        `UNIFORM_BATCHES`, 35 % of the blocks have the filling after the end (sometimes with the
-        end token) given, as it is in decoding after the first confident step.
+        All of them in 30 % of the blocks, else a uniform number at random places. Later 35 % of
+        the blocks have the filling after the end (sometimes with the end token) given, as it is in
+        decoding after the first confident step.
         """
-        if self.batches <= UNIFORM_BATCHES:
+        if self.stage.masks_are_uniform:
             rank = self.noise.random((*held.shape, BLOCK)).argsort(-1)
             count = self.noise.integers(1, BLOCK + 1, held.shape)
             count = np.where(self.noise.random(held.shape) < 0.3, BLOCK, count)

@@ -8,8 +8,9 @@ Pure Python, seeded, no knowledge of tokenizers or models. A task function retur
 import hashlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 WORDS = (
@@ -176,8 +177,8 @@ def chinese_number(value: int) -> str:
     return head + "十" + (CHINESE_DIGITS[ones] if ones else "")
 
 
-def chinese_arithmetic(rng: random.Random) -> Sample:
-    a, b = rng.randrange(21), rng.randrange(21)
+def chinese_arithmetic(rng: random.Random, largest: int = 10) -> Sample:
+    a, b = rng.randrange(largest + 1), rng.randrange(largest + 1)
     operation = rng.choice("加加减减乘")
     if operation == "乘":
         a, b = a % 10, b % 10
@@ -216,9 +217,6 @@ TASKS: dict[str, Callable[[random.Random], Sample]] = {
     "chinese": chinese_arithmetic,
     "copy": copy_phrase,
 }
-# Shares of the tasks in TASKS order: at first, and when the easy ones are learnt.
-FIRST_SHARES = (0.26, 0.18, 0.13, 0.07, 0.11, 0.06, 0.11, 0.08)
-LATER_SHARES = (0.30, 0.24, 0.05, 0.03, 0.14, 0.04, 0.15, 0.05)
 
 
 def is_held_out(sample: Sample) -> bool:
@@ -227,22 +225,31 @@ def is_held_out(sample: Sample) -> bool:
     return digest[0] * 256 + digest[1] < 65536 // 40
 
 
-def generate(rng: random.Random, shares: tuple[float, ...] = FIRST_SHARES) -> Sample:
-    """A training sample, never a held-out one."""
+def generate(rng: random.Random, shares: Sequence[float], largest_chinese: int = 10) -> Sample:
+    """A training sample, never a held-out one; `shares` in the order of TASKS."""
     task = TASKS[rng.choices(tuple(TASKS), shares)[0]]
+    if task is chinese_arithmetic:
+        task = partial(task, largest=largest_chinese)
     while is_held_out(sample := task(rng)):
         pass
     return sample
 
 
-def held_out_prompts(per_task: int = 50, seed: int = 2026) -> list[Sample]:
-    """`per_task` different held-out prompts of each task (400 for eight tasks)."""
+def held_out_prompts(count: int = 400, seed: int = 2026) -> list[Sample]:
+    """`count` different held-out prompts, the tasks taking turns.
+
+    A task that has no more of them (the Chinese one has about twenty) leaves its turns to the rest.
+    """
     rng = random.Random(seed)
-    prompts: list[Sample] = []
-    for task in TASKS.values():
-        found: dict[str, Sample] = {}
-        while len(found) < per_task:
-            if is_held_out(sample := task(rng)):
-                found.setdefault(sample.key, sample)
-        prompts.extend(found.values())
-    return prompts
+    found: dict[str, dict[str, Sample]] = {task: {} for task in TASKS}
+    open_tasks = list(TASKS)
+    while sum(map(len, found.values())) < count:
+        for name in list(open_tasks):
+            draws = (TASKS[name](rng) for _ in range(20_000))
+            new = (s for s in draws if is_held_out(s) and s.key not in found[name])
+            sample = next(new, None)
+            if sample is None:
+                open_tasks.remove(name)
+            elif sum(map(len, found.values())) < count:
+                found[name][sample.key] = sample
+    return [sample for samples in found.values() for sample in samples.values()]

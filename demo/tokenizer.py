@@ -8,6 +8,8 @@ So made-up words are spelled letter by letter, and an emoji spreads over several
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -21,7 +23,13 @@ SPLIT = (
     r"\p{Han}|\p{N}|[^\r\n\p{L}\p{N}]?[\p{L}&&[^\p{Han}]]+|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-FIXED_TASKS = ("sort", "add", "tool_call", "python", "chinese")
+FIXED_TASKS: tuple[Callable[[random.Random], tasks.Sample], ...] = (
+    tasks.sort_numbers,
+    tasks.add_carefully,
+    tasks.tool_call,
+    tasks.python_function,
+    partial(tasks.chinese_arithmetic, largest=20),
+)
 
 
 def split_and_bytes() -> pre_tokenizers.PreTokenizer:
@@ -43,9 +51,9 @@ def fixed_words(samples: int = 4000, at_least: int = 12) -> list[str]:
     texts += ["assistant\n", "# Tools\n", "\n\n", "get_weather(city, unit)\n"] * at_least
     texts += ["get_time(city)\n", "get_population(city)\n"] * at_least
     texts += [prefix + city for city in tasks.CITIES for prefix in ("", " ")] * at_least
-    for name in FIXED_TASKS:
+    for task in FIXED_TASKS:
         for _ in range(samples):
-            sample = tasks.TASKS[name](rng)
+            sample = task(rng)
             texts += [sample.user, sample.expected]
     for text in texts:
         counts.update(word for word, _ in splitter.pre_tokenize_str(text))

@@ -23,7 +23,7 @@ from demo.model import DemoConfig, DemoModel, build_streams
 from demo.muon import Muon
 from demo.tokenizer import build_tokenizer
 
-WARM_UP, DECAY = 200, 0.3  # steps; share of the run that decays linearly to zero
+WARM_UP, DECAY = 200, 0.6  # steps; share of the run that decays linearly to zero
 ADAM_RATE, MUON_RATE = 3e-3, 0.02
 CLEAN_LOSS, BALANCE_LOSS = 0.6, 0.01
 
@@ -124,7 +124,7 @@ class Trainer:
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="optimiser steps in all")] = 8000,
+    steps: Annotated[int, typer.Option(help="optimiser steps in all")] = 7000,
     out: Annotated[Path, typer.Option(help="where the checkpoint goes")] = Path("demo/checkpoint"),
     work: Annotated[Path, typer.Option(help="where the training state is kept")] = Path(
         "out/train"

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from demo import tasks
-from demo.data import BLOCK, CHUNKS, IGNORE, Packer
+from demo.data import BLOCK, CHUNKS, IGNORE, LAST, Packer
 from demo.tokenizer import build_tokenizer
 
 
@@ -62,7 +62,9 @@ def test_training_never_sees_a_held_out_prompt() -> None:
     held_out = {sample.key for sample in tasks.held_out_prompts()}
     assert len(held_out) == 400
     rng = random.Random(1)
-    assert not held_out & {tasks.generate(rng).key for _ in range(30_000)}
+    for largest in (10, 20):
+        seen = {tasks.generate(rng, LAST, largest).key for _ in range(20_000)}
+        assert not held_out & seen
 
 
 def test_tokenizer_round_trips_and_spells_unknown_words(tokenizer) -> None:

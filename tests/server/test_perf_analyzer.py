@@ -28,7 +28,7 @@ def test_perf_analyzer(wide: TritonServer, tmp_path: Path, concurrency: int) -> 
             *("--input-data", str(tmp_path / "inputs.json")),
             *("--concurrency-range", str(concurrency)),
             *("--measurement-mode", "count_windows", "--measurement-request-count", "20"),
-            *("--stability-percentage", "100", "--max-trials", "3"),
+            *("--stability-percentage", "999", "--max-trials", "10"),
         ],
         env=environment,
         capture_output=True,

@@ -87,5 +87,7 @@ def export_checkpoint(model: DemoModel, folder: Path) -> None:
         (folder / file).chmod(0o644)
         index |= dict.fromkeys(shard, file)
     total = sum(t.numel() * t.element_size() for t in tensors.values())
-    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=1)
+    count = sum(t.numel() for t in tensors.values())
+    metadata = {"total_size": total, "total_parameters": count}
+    text = json.dumps({"metadata": metadata, "weight_map": index}, indent=1)
     (folder / "model.safetensors.index.json").write_text(text + "\n")

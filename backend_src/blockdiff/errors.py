@@ -6,15 +6,15 @@ class BlockdiffError(Exception):
 
 
 class ConfigError(BlockdiffError):
-    """A checkpoint, configuration file or command line that cannot work; the text says what to change."""
+    """A checkpoint, configuration or command line that cannot work; the text says what to change."""
 
 
 class RequestError(BlockdiffError):
-    """One request is invalid; the text names field, value and allowed range. Others are not affected."""
+    """One request is invalid; the text names field, value and allowed range."""
 
 
 class UnsupportedError(RequestError):
-    """A request uses a field that exists in the contract but that this model or release cannot honour."""
+    """A request uses a field of the contract that this model or release cannot honour."""
 
 
 class CapacityError(BlockdiffError):

@@ -283,7 +283,6 @@ def test_wrong_shapes_and_direct_calls(wide: TritonServer) -> None:
             check_line(stream.next().error.message(), "request_spec: ", "")
 
 
-@pytest.mark.xfail(reason="needs a larger stack limit for tritonserver", strict=False)
 def test_ten_megabytes_as_curl_sends_them(
     make_server: Callable[..., TritonServer], make_repository: Callable[..., Path]
 ) -> None:

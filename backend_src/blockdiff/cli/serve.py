@@ -120,7 +120,8 @@ def model_environment(options: ServeOptions, work: Path) -> dict[str, str]:
 
 def how_to_call(server: TritonServer, log_file: Path) -> str:
     """What to type now, for a person."""
-    body = '{"text_input": "sort 52 7 31 88", "max_tokens": 64, "stream": %s}'
+    messages = json.dumps(json.dumps([{"role": "user", "content": "sort 52 7 31 88"}]))
+    body = f'{{"messages": {messages}, "max_tokens": 64, "stream": %s}}'
     generate = f"{server.http_url}/v2/models/ensemble"
     return "\n".join(
         [

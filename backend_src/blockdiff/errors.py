@@ -6,7 +6,7 @@ class BlockdiffError(Exception):
 
 
 class ConfigError(BlockdiffError):
-    """A checkpoint, configuration or command line that cannot work; the text says what to change."""
+    """A checkpoint, configuration or command line that cannot work; the text says what to do."""
 
 
 class RequestError(BlockdiffError):

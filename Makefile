@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
-SOURCES := backend_src kernels client gateway demo tests scripts model_repository
+SOURCES := backend_src kernels client gateway demo tests scripts perf model_repository
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-fast test-install lint format train eval doctor clean
+.PHONY: help install demo serve test test-fast test-install lint format train eval perf doctor clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ train: $(STAMP) ## Train demo/checkpoint from scratch (up to two hours)
 
 eval: $(STAMP) ## Measure accuracy and tokens per forward of the checkpoint
 	@$(BIN)/blockdiff eval --model $(MODEL) $(ARGS)
+
+perf: $(STAMP) ## Run perf_analyzer against the demo model at concurrency 1, 4 and 8
+	@$(BIN)/python -m perf.perf_analyzer --model $(MODEL) $(ARGS)
 
 doctor: $(STAMP) ## Check what this machine needs to serve
 	@$(BIN)/blockdiff doctor --model $(MODEL) $(ARGS)

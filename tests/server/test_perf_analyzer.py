@@ -9,8 +9,10 @@ import pytest
 
 from blockdiff.embedded import TritonServer
 from blockdiff.embedded.perf_analyzer import perf_analyzer_command
+from perf.perf_analyzer import measure, write_inputs
 
 from .calls import script
+from .conftest import CHECKPOINT
 
 pytestmark = pytest.mark.server
 
@@ -38,3 +40,15 @@ def test_perf_analyzer(wide: TritonServer, tmp_path: Path, concurrency: int) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     throughput = re.search(r"Response Throughput: ([0-9.]+) infer/sec", done.stdout)
     assert throughput is not None and float(throughput[1]) > 1, done.stdout
+
+
+def test_perf_analyzer_on_the_trained_model(demo: TritonServer, tmp_path: Path) -> None:
+    """What `make perf` does: real prompts, real engine."""
+    inputs = tmp_path / "inputs.json"
+    write_inputs(CHECKPOINT / "eval_prompts.jsonl", inputs, 40)
+    for concurrency in (1, 4, 8):
+        row = measure(demo.grpc_url, inputs, concurrency, requests=20)
+        assert row.requests_per_second > 1
+        # Some answers have two blocks, and every block is one response.
+        assert row.blocks_per_second > row.requests_per_second
+        assert 0 < row.p50 <= row.p95 <= row.p99

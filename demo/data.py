@@ -14,6 +14,7 @@ from torch import Tensor
 
 from demo import tasks
 from demo.model import BLOCK
+from demo.tokenizer import token_id
 
 CHUNKS = 8  # clean chunks of a sequence
 NOISY = 4  # noisy blocks of a sequence
@@ -71,7 +72,7 @@ class Packer:
         self.samples_seen = 0
         self.batches = 0
         self.end, self.fill, self.mask = (
-            tokenizer.token_to_id(token) for token in ("<|im_end|>", "<|endoftext|>", "<|mask|>")
+            token_id(tokenizer, token) for token in ("<|im_end|>", "<|endoftext|>", "<|mask|>")
         )
         self.waiting: list[tuple[list[int], list[int]]] = []
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from demo.model import BLOCK, DemoModel
 from demo.tasks import held_out_prompts
-from demo.tokenizer import save_text_files
+from demo.tokenizer import save_text_files, token_id
 
 FLOAT32 = ("A_log", "linear_attn.norm.weight")  # kept in float32, as real checkpoints do
 SHARDS = 2
@@ -62,9 +62,7 @@ def export_checkpoint(model: DemoModel, folder: Path) -> None:
     """Two safetensors shards with an index, config, generation_config and the text files."""
     tokenizer = save_text_files(folder)
     write_eval_prompts(folder)
-    ids = {
-        token: tokenizer.token_to_id(token) for token in ("<|mask|>", "<|im_end|>", "<|endoftext|>")
-    }
+    ids = {t: token_id(tokenizer, t) for t in ("<|mask|>", "<|im_end|>", "<|endoftext|>")}
     (folder / "config.json").write_text(json.dumps(config_json(model, ids), indent=2) + "\n")
     generation = {"eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]]}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")

@@ -237,7 +237,9 @@ class GatedDeltaNet(nn.Module):
         tail = tail.unflatten(1, (copies, -1))
         u = torch.cat([tail, u.unflatten(1, (copies, BLOCK))], 2)
         u = F.pad(u, (0, 0, 0, kernel - 1))
-        mixed = sum(u[:, :, j : j + BLOCK] * taps[:, j] for j in range(kernel))
+        mixed = u[:, :, :BLOCK] * taps[:, 0]
+        for j in range(1, kernel):
+            mixed = mixed + u[:, :, j : j + BLOCK] * taps[:, j]
         for d in range(1, kernel):
             mixed = mixed + u[:, :, kernel - 1 + d : kernel - 1 + d + BLOCK] * right[:, d - 1]
         q, k, v = (t.movedim(3, 2) for t in self.heads(F.silu(mixed)))  # [N, copies, H, BLOCK, d]
@@ -303,6 +305,20 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.randn(c.num_experts, hidden, inner) * 0.05)
 
 
+class SharedExpert(nn.Module):
+    """The expert that every row takes."""
+
+    def __init__(self, c: DemoConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(c.hidden_size, c.shared_expert_intermediate_size, bias=False)
+        self.up_proj = nn.Linear(c.hidden_size, c.shared_expert_intermediate_size, bias=False)
+        self.down_proj = nn.Linear(c.shared_expert_intermediate_size, c.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return y
+
+
 class Dispatch(torch.autograd.Function):
     """Rows -> expert slots; both directions are gathers because a slot has at most one row."""
 
@@ -345,11 +361,7 @@ class SparseMoe(nn.Module):
         self.c = c = config
         self.gate = nn.Linear(c.hidden_size, c.num_experts, bias=False)
         self.experts = Experts(c)
-        shared = nn.Module()
-        shared.gate_proj = nn.Linear(c.hidden_size, c.shared_expert_intermediate_size, bias=False)
-        shared.up_proj = nn.Linear(c.hidden_size, c.shared_expert_intermediate_size, bias=False)
-        shared.down_proj = nn.Linear(c.shared_expert_intermediate_size, c.hidden_size, bias=False)
-        self.shared_expert = shared
+        self.shared_expert = SharedExpert(c)
         self.shared_expert_gate = nn.Linear(c.hidden_size, 1, bias=False)
 
     def slots(self, chosen: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -390,8 +402,7 @@ class SparseMoe(nn.Module):
         slots = (F.silu(gate) * up) @ self.experts.down_proj.transpose(1, 2)
         routed = Combine.apply(slots.flatten(0, 1), slot, choice_of_slot)
         routed = (routed * w[..., None].to(routed.dtype)).sum(1)
-        s = self.shared_expert
-        shared = s.down_proj(F.silu(s.gate_proj(x)) * s.up_proj(x))
+        shared = self.shared_expert(x)
         return (routed + shared * torch.sigmoid(self.shared_expert_gate(x))).view(shape), balance
 
 

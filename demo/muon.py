@@ -5,6 +5,7 @@ included, are orthogonalised in one batched product.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -27,13 +28,17 @@ class Muon(Optimizer):
     """Nesterov momentum, orthogonalised update, decoupled weight decay; matrices [.., a, b]."""
 
     def __init__(
-        self, params, lr: float, momentum: float = 0.95, weight_decay: float = 0.01
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.01,
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             by_shape: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
             for p in group["params"]:
@@ -50,5 +55,6 @@ class Muon(Optimizer):
     def momentum(self, p: Tensor, beta: float) -> Tensor:
         state = self.state[p]
         buffer = state.setdefault("momentum", torch.zeros_like(p))
+        assert p.grad is not None
         buffer.lerp_(p.grad, 1 - beta)
         return p.grad.lerp(buffer, beta)

@@ -32,6 +32,13 @@ FIXED_TASKS: tuple[Callable[[random.Random], tasks.Sample], ...] = (
 )
 
 
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token that must exist."""
+    found = tokenizer.token_to_id(token)
+    assert found is not None, token
+    return int(found)
+
+
 def split_and_bytes() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(
         [

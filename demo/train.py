@@ -26,6 +26,15 @@ from demo.tokenizer import build_tokenizer
 WARM_UP, DECAY = 200, 0.6  # steps; share of the run that decays linearly to zero
 ADAM_RATE, MUON_RATE = 3e-3, 0.02
 CLEAN_LOSS, BALANCE_LOSS = 0.6, 0.01
+NOT_FOR_MUON = (
+    "conv",
+    "embed",
+    "lm_head",
+    "mlp.gate.",
+    "expert_gate",
+    "in_proj_a",
+    "in_proj_b",
+)
 
 
 def losses(model: DemoModel, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -56,20 +65,10 @@ def rate(step: int, steps: int) -> float:
 
 
 def make_optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
-    matrices, rest = [], []
+    matrices: list[Tensor] = []
+    rest: list[Tensor] = []
     for name, p in model.named_parameters():
-        hidden = p.ndim >= 2 and not any(
-            word in name
-            for word in (
-                "conv",
-                "embed",
-                "lm_head",
-                "mlp.gate",
-                "expert_gate",
-                "in_proj_a",
-                "in_proj_b",
-            )
-        )
+        hidden = p.ndim >= 2 and not any(word in name for word in NOT_FOR_MUON)
         (matrices if hidden else rest).append(p)
     adam = torch.optim.AdamW(rest, lr=ADAM_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     return [adam, Muon(matrices, lr=MUON_RATE)]

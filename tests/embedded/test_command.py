@@ -23,11 +23,10 @@ def blockdiff(*arguments: str, timeout: float = 120) -> subprocess.CompletedProc
     return subprocess.run([*BLOCKDIFF, *arguments], capture_output=True, text=True, timeout=timeout)
 
 
-def one_line(result: subprocess.CompletedProcess[str]) -> str:
+def last_line(errors: str) -> str:
     """The error line; progress lines may come before it."""
-    lines = result.stderr.strip().splitlines()
-    assert not any("Traceback" in line for line in lines), result.stderr
-    return lines[-1]
+    assert "Traceback" not in errors, errors
+    return errors.strip().splitlines()[-1]
 
 
 def test_overview_does_not_import_torch():
@@ -44,11 +43,11 @@ def test_overview_does_not_import_torch():
 
 
 @pytest.mark.parametrize("name", list(program.COMMANDS))
-def test_every_command_has_help_with_examples(name):
-    result = blockdiff(name, "--help")
-    assert result.returncode == 0, result.stderr
-    assert f"blockdiff {name}" in result.stdout.split("Usage:", 1)[1].split("Options", 1)[0]
-    assert f"Examples:\n\n  blockdiff {name}" in result.stdout
+def test_every_command_has_help_with_examples(capsys, name):
+    assert program.run([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"blockdiff {name}" in said.split("Usage:", 1)[1].split("Options", 1)[0]
+    assert f"Examples:\n\n  blockdiff {name}" in said
 
 
 @pytest.mark.parametrize(
@@ -62,11 +61,11 @@ def test_every_command_has_help_with_examples(name):
         (["doctor", "--format", "xml"], "allowed are table and json"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_2(arguments, message):
-    result = blockdiff(*arguments)
-    assert result.returncode == 2
-    assert one_line(result).startswith("blockdiff: ")
-    assert message in one_line(result)
+def test_bad_usage_is_one_line_and_exit_2(capsys, arguments, message):
+    assert program.run(arguments) == 2
+    line = last_line(capsys.readouterr().err)
+    assert line.startswith("blockdiff: ")
+    assert message in line
 
 
 @pytest.mark.parametrize(("error", "code"), [(ConfigError("a\nb"), 2), (CapacityError("full"), 1)])
@@ -171,7 +170,7 @@ def test_serve_on_a_taken_port_exits_2(checkpoint):
             *["--http-port", port, "--grpc-port", "0", "--metrics-port", "0"],
         )
     assert result.returncode == 2
-    assert f"http port {port}: already in use" in one_line(result)
+    assert f"http port {port}: already in use" in last_line(result.stderr)
 
 
 def _copied_demo(tmp_path: Path) -> Path:
@@ -184,7 +183,8 @@ def _copied_demo(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["missing shard", "truncated shard", "no mask id", "tokenizer"])
-def test_bad_checkpoint_is_found_before_a_server_starts(tmp_path, damage):
+def test_bad_checkpoint_is_found_before_a_server_starts(tmp_path, capsys, monkeypatch, damage):
+    monkeypatch.delattr("blockdiff.cli.serve.find_installation")
     folder = _copied_demo(tmp_path)
     shard = sorted(folder.glob("*.safetensors"))[0]
     expected = shard.name
@@ -200,7 +200,6 @@ def test_bad_checkpoint_is_found_before_a_server_starts(tmp_path, damage):
     else:
         (folder / "tokenizer.json").unlink()
         expected = "tokenizer.json"
-    result = blockdiff("serve", "--model", str(folder), *PORTS)
-    assert result.returncode == 2
-    assert expected in one_line(result)
-    assert "loading model" not in result.stderr
+    for command in (["serve", *PORTS], ["generate", "--prompt", "x"]):
+        assert program.run([*command, "--model", str(folder)]) == 2
+        assert expected in last_line(capsys.readouterr().err)

@@ -198,7 +198,10 @@ def test_tiles_of_logits_do_not_change_the_result(monkeypatch: pytest.MonkeyPatc
     whole = run(Engine(model), wanted)
     for name in ("GREEDY_TILE", "SAMPLED_TILE"):
         monkeypatch.setattr(f"blockdiff.engine.forward.{name}", 3 * VOCAB)
+    sizes: list[int] = []
+    monkeypatch.setattr(model, "head", lambda rows: sizes.append(len(rows)) or rows.clone())
     tiled = run(Engine(model), wanted)
+    assert max(sizes) == 3, "more logits at one time than a tile holds"
     assert {uid: ids(blocks) for uid, blocks in tiled.items()} == {
         uid: ids(blocks) for uid, blocks in whole.items()
     }

@@ -59,8 +59,3 @@ class SlotCaches:
         self.states.index_fill_(1, slots, 0)
         self.tails.index_fill_(1, slots, 0)
         self.lengths.index_fill_(0, slots, 0)
-
-    def nbytes(self) -> int:
-        """Bytes held, all slots together."""
-        held = (self.keys, self.values, self.states, self.tails, self.lengths)
-        return sum(t.numel() * t.element_size() for t in held)

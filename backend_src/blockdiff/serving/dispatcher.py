@@ -113,9 +113,17 @@ class ResponseDispatcher:
 
     def _poll_callers(self) -> None:
         for uid, stream in self._streams.items():
-            if uid not in self._cancelled and stream.is_cancelled():
+            if uid not in self._cancelled and self._is_gone(stream):
                 self._cancelled.add(uid)
                 self._cancel(uid)
+
+    def _is_gone(self, stream: OutgoingStream) -> bool:
+        try:
+            return stream.is_cancelled()
+        except Exception as error:
+            # Must not end this thread; who cannot be asked cannot be answered either.
+            log(self._pb_utils, "error", f"block_diffusion: a caller was lost: {error!r}")
+            return True
 
     def _forget(self, uid: int) -> OutgoingStream:
         self._cancelled.discard(uid)

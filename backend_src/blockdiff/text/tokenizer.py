@@ -67,10 +67,6 @@ class Tokenizer:
             raise ConfigError(f"{path}: not a tokenizer ({error}); replace the file") from error
         return cls(definition, _template_text(folder), find_special_tokens(vocabulary, folder))
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
-
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """Ids of ``text``; control-token spellings become control tokens only if allowed."""
         if not allow_special:

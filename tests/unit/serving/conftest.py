@@ -10,6 +10,7 @@ import pytest
 
 from blockdiff.serving.preprocessing import Preprocessor
 from blockdiff.serving.settings import Settings
+from blockdiff.serving.spec import RequestSpec, TextContext
 from blockdiff.text import Tokenizer
 from tests.server.texts import build_tokenizer
 
@@ -52,6 +53,22 @@ def build(tokenizer: Tokenizer, settings: Settings) -> Callable[..., Any]:
         return preprocessor.build(as_tensors(fields), parameters or {})
 
     return run
+
+
+@pytest.fixture
+def ask(tokenizer: Tokenizer) -> Callable[..., fakes.Request]:
+    """Makes requests of block_diffusion."""
+
+    def make(prompt: str, timeout: int = 0, key: str = "", **spec: Any) -> fakes.Request:
+        text = TextContext(min_tokens=spec.pop("min_tokens", 0))
+        wire = RequestSpec(max_tokens=spec.pop("max_tokens", 64), text=text, **spec)
+        ids = np.array([tokenizer.encode(prompt)], dtype=np.int32)
+        encoded = np.array([[wire.model_dump_json().encode()]], dtype=np.object_)
+        tensors = [fakes.Tensor("input_ids", ids), fakes.Tensor("request_spec", encoded)]
+        parameters = {"blockdiff_unary_key": key} if key else {}
+        return fakes.Request(tensors, parameters, timeout)
+
+    return make
 
 
 def as_tensors(fields: dict[str, Any]) -> dict[str, np.ndarray]:

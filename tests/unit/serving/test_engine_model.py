@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from blockdiff.engine import EngineConfig, EngineLoop
@@ -15,7 +14,6 @@ from blockdiff.serving.block_diffusion import BlockDiffusionModel, ServedEngine
 from blockdiff.serving.drain import drain
 from blockdiff.serving.relay import CancelRelay
 from blockdiff.serving.settings import Settings
-from blockdiff.serving.spec import RequestSpec, TextContext
 from blockdiff.text import Tokenizer
 from tests.server.calls import script
 from tests.server.fake_engine import FakeEngine
@@ -61,20 +59,6 @@ def model(model_dir: Path, tmp_path: Path, pb_utils: Any) -> Iterator[ScriptedMo
     made.finalize()
     assert not (tmp_path / "relay.sock").exists()
     assert not (tmp_path / "heartbeat.json").exists()
-
-
-@pytest.fixture
-def ask(tokenizer: Tokenizer) -> Callable[..., fakes.Request]:
-    def make(prompt: str, timeout: int = 0, key: str = "", **spec: Any) -> fakes.Request:
-        text = TextContext(min_tokens=spec.pop("min_tokens", 0))
-        wire = RequestSpec(max_tokens=spec.pop("max_tokens", 64), text=text, **spec)
-        ids = np.array([tokenizer.encode(prompt)], dtype=np.int32)
-        encoded = np.array([[wire.model_dump_json().encode()]], dtype=np.object_)
-        tensors = [fakes.Tensor("input_ids", ids), fakes.Tensor("request_spec", encoded)]
-        parameters = {"blockdiff_unary_key": key} if key else {}
-        return fakes.Request(tensors, parameters, timeout)
-
-    return make
 
 
 def finished(request: fakes.Request, seconds: float = 5.0) -> list[fakes.InferenceResponse]:

@@ -21,6 +21,15 @@ ENVIRONMENT = {
     "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
     "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
 }
+# Read elsewhere in this project; docs/env.md says where.
+_OTHER_VARIABLES = frozenset(
+    {
+        "BLOCKDIFF_CACHE_DIR",
+        "BLOCKDIFF_PYTHONPATH",
+        "BLOCKDIFF_TEST_CHECKPOINT",
+        "BLOCKDIFF_URL",
+    }
+)
 # Parameters that Triton or its Python backend reads itself.
 _FOREIGN = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
 
@@ -100,8 +109,10 @@ def read_settings(
 ) -> Settings:
     """Merges the ``parameters`` of a parsed model configuration with the environment.
 
-    An empty parameter counts as not given. Unknown parameters and malformed values are refused.
+    An empty parameter counts as not given. Unknown parameters, unknown BLOCKDIFF_ variables and
+    malformed values are refused.
     """
+    _refuse_unknown_variables(environment)
     given = {
         name: str(entry.get("string_value", "")).strip()
         for name, entry in model_config.get("parameters", {}).items()
@@ -123,6 +134,15 @@ def read_settings(
     default_socket = Path(tempfile.gettempdir()) / f"blockdiff-relay-{os.getppid()}.sock"
     values.setdefault("relay_socket", default_socket)
     return Settings(**values)
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    """A misspelt variable would otherwise leave a default in force without a word."""
+    known = {*ENVIRONMENT.values(), *_OTHER_VARIABLES}
+    for name in environment:
+        if name.startswith("BLOCKDIFF_") and name not in known:
+            allowed = ", ".join(sorted(ENVIRONMENT.values()))
+            raise ConfigError(f"{name}: unknown variable; allowed {allowed}")
 
 
 def settings_from_arguments(arguments: Mapping[str, str]) -> tuple[dict[str, Any], Settings]:

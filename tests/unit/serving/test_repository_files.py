@@ -139,6 +139,7 @@ def test_parameters_win_over_the_environment() -> None:
         ({"slot": "3"}, {"BLOCKDIFF_MODEL": "x"}, "parameters 'slot': unknown"),
         ({"slots": "0"}, {"BLOCKDIFF_MODEL": "x"}, "parameters 'slots': got '0', allowed 1"),
         ({}, {"BLOCKDIFF_MODEL": "x", "BLOCKDIFF_THREADS": "-1"}, "BLOCKDIFF_THREADS: got '-1'"),
+        ({}, {"BLOCKDIFF_MODEL": "x", "BLOCKDIFF_SLOT": "3"}, "BLOCKDIFF_SLOT: unknown variable"),
         ({"device": "tpu"}, {"BLOCKDIFF_MODEL": "x"}, "allowed cpu or cuda"),
         ({"drain_seconds": "nan"}, {"BLOCKDIFF_MODEL": "x"}, "drain_seconds"),
     ],

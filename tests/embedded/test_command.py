@@ -203,3 +203,26 @@ def test_bad_checkpoint_is_found_before_a_server_starts(tmp_path, capsys, monkey
     for command in (["serve", *PORTS], ["generate", "--prompt", "x"]):
         assert program.run([*command, "--model", str(folder)]) == 2
         assert expected in last_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--device", "tpu"], "device is 'tpu'"),
+        (["--dtype", "int3"], "dtype is 'int3'"),
+        (["--max-context", "5000000"], "--max-context 5000000: the model allows 1 to "),
+    ],
+)
+def test_what_the_model_cannot_do_is_found_before_a_server_starts(
+    tmp_path, capsys, monkeypatch, flags, message
+):
+    monkeypatch.delattr("blockdiff.cli.serve.find_installation")
+    assert program.run(["serve", *PORTS, "--model", str(_copied_demo(tmp_path)), *flags]) == 2
+    assert message in last_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--http-port", "70000"), ("--host", "192.0.2.1")])
+def test_impossible_addresses_exit_2(checkpoint, capsys, flag, value):
+    arguments = ["serve", "--model", str(checkpoint), "--model-repository", str(REPOSITORY)]
+    assert program.run([*arguments, *PORTS, flag, value]) == 2
+    assert value in last_line(capsys.readouterr().err)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from blockdiff.embedded import installation, interpreter, shared_memory
+from blockdiff.embedded.checks import check_ports
 from blockdiff.embedded.heartbeat import read_heartbeat
 from blockdiff.embedded.logfile import LogFollower
-from blockdiff.embedded.ports import free_ports, require_free
+from blockdiff.embedded.ports import free_ports, is_free, require_address, require_free
 from blockdiff.embedded.repository import build_repository, set_parameter, template_repository
 from blockdiff.errors import ConfigError
 
@@ -25,6 +26,18 @@ def test_doubled_and_impossible_ports_are_refused():
         require_free({"http port": port, "grpc port": port}, "127.0.0.1")
     with pytest.raises(ConfigError, match="http port 70000: allowed are 1 to 65535"):
         require_free({"http port": 70000}, "127.0.0.1")
+    assert not is_free(70000)
+
+
+@pytest.mark.parametrize("host", ["999.1.1.1", "192.0.2.1", "::g"])
+def test_foreign_address_is_refused(host):
+    with pytest.raises(ConfigError, match=f"host {host}: cannot be listened on"):
+        require_address(host)
+    assert check_ports(host, (8000,)).level == "fail"
+
+
+def test_impossible_port_is_a_finding():
+    assert check_ports("127.0.0.1", (70000,)).detail == "70000: allowed are 0 to 65535"
 
 
 def test_taken_port_is_named():

@@ -121,6 +121,14 @@ def test_temperature_sharpens_and_flattens() -> None:
         assert abs((tokens == 0).float().mean().item() - wanted) < 0.015
 
 
+@pytest.mark.parametrize("has_filters", [False, True])
+def test_tiny_temperatures_are_greedy(has_filters: bool) -> None:
+    logits = torch.randn(20, VOCAB) * 50
+    tiny = sampling(20, temperature=torch.full((20,), 1e-45), has_filters=has_filters)
+    tokens, _ = choose_tokens(logits.clone(), tiny)
+    assert tokens.tolist() == logits.argmax(dim=1).tolist()
+
+
 def test_top_k_and_top_p_keep_only_the_best() -> None:
     rows = 4000
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0, -1.0]]).repeat(rows, 1)

@@ -1,10 +1,13 @@
 """``blockdiff generate``: output, request files, golden entries, exit codes."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from blockdiff.cli.main import run as run_command
 
@@ -230,6 +233,9 @@ def test_one_bad_line_stops_everything_before_it_starts(
         (["--input-ids", "1", "--dtype", "int8"], ["dtype", "int8"]),
         (["--input-ids", "1", "--mode", "magic"], ["mode"]),
         (["--messages", "[{"], ["messages", "not JSON"]),
+        (["--messages", "[" * 100_000], ["messages", "ordinary depth"]),
+        (["--prompt", "\udcff"], ["prompt", "UTF-8"]),
+        (["--input-ids", "1", "--stop", "\udcff"], ["stop", "UTF-8"]),
         (["--requests", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["--input-ids", "1", "--concurrency", "0"], ["concurrency"]),
     ],
@@ -245,6 +251,20 @@ def test_bad_flags_are_one_clear_line(command: Command, flags: list[str], parts:
 )
 def test_bad_messages_are_refused(command: Command, with_tokenizer: Path, messages: str) -> None:
     assert "messages" in command.refusal("--messages", messages, model=with_tokenizer)
+
+
+def test_a_failed_request_is_one_clear_line(
+    with_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(with_tokenizer, tmp_path / "broken")
+    for shard in folder.glob("*.safetensors"):
+        weights = load_file(shard)
+        save_file({name: torch.full_like(w, torch.nan) for name, w in weights.items()}, shard)
+    flags = ["--input-ids", "1", "--max-tokens", "2", "--format", "json"]
+    assert run_command(["generate", "--model", str(folder), *flags]) == 1
+    got = capsys.readouterr()
+    assert json.loads(got.out)["error"]
+    assert got.err.startswith("blockdiff: 1 of 1 requests failed: ") and got.err.count("\n") == 1
 
 
 def test_a_missing_model_is_refused(command: Command, tmp_path: Path) -> None:

@@ -16,13 +16,16 @@ class _Checked(Exception):
     """Raised instead of reading the first tensor: every check is then done."""
 
 
-def check_checkpoint(folder: Path, dtype: str = "float32") -> None:
+def check_checkpoint(folder: Path, dtype: str = "float32", device: str = "cpu") -> "ModelConfig":
     """Check config, shards, tensor shapes and tokenizer; one line says what is wrong."""
-    config = check_checkpoint_files(folder, dtype)
+    config = check_checkpoint_files(folder, dtype, device)
     check_tokenizer(folder, config.vocab_size)
+    return config
 
 
-def check_checkpoint_files(folder: Path, dtype: str = "float32") -> "ModelConfig":
+def check_checkpoint_files(
+    folder: Path, dtype: str = "float32", device: str = "cpu"
+) -> "ModelConfig":
     """Check config.json and that every tensor is there, whole and of the right shape."""
     from blockdiff.checkpoint import load_model
     from blockdiff.config import load_config
@@ -32,7 +35,7 @@ def check_checkpoint_files(folder: Path, dtype: str = "float32") -> "ModelConfig
 
     config = load_config(folder)
     with contextlib.suppress(_Checked):
-        load_model(folder, dtype=dtype, progress=stop)
+        load_model(folder, device, dtype, progress=stop)
     return config
 
 

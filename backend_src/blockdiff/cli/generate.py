@@ -25,7 +25,7 @@ from blockdiff.cli.run_jobs import Outcome, as_json, run_jobs
 from blockdiff.core import Mode
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
-from blockdiff.errors import ConfigError
+from blockdiff.errors import BlockdiffError, ConfigError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.text import Tokenizer
 
@@ -104,8 +104,9 @@ def generate(
     engine = _build_engine(loaded, tokenizer, jobs, concurrency)
     show = _print_json if output is OutputFormat.json else _print_text
     outcomes = _run(engine, jobs, lambda outcome: show(outcome, engine, tokenizer))
-    if any(outcome.final.error for outcome in outcomes):
-        raise typer.Exit(1)
+    errors = [outcome.final.error for outcome in outcomes if outcome.final.error]
+    if errors:
+        raise BlockdiffError(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
 
 
 class _Line(NamedTuple):
@@ -121,6 +122,8 @@ def _from_json(flag: str, text: str | None) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{flag}: not JSON ({error.msg} at column {error.colno})") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{flag}: not JSON of ordinary depth and numbers") from error
 
 
 def _ids(text: str | None) -> list[int] | None:

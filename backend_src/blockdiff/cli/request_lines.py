@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding import scheduled_counts
@@ -30,21 +31,33 @@ STRATEGIES = {
 Ids = list[Annotated[int, Field(ge=0)]]
 
 
+def _utf8(text: str) -> str:
+    # Bytes of the command line and escapes in JSON may give lone surrogates.
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError("utf8", "Input should be UTF-8 text") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_utf8)]
+
+
 class RequestLine(BaseModel):
     """Every field a line may have. Ranges are checked by the engine, types here."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: str | None = None
+    name: Text | None = None
     kind: Literal["generate"] = "generate"
-    prompt: str | None = None
+    prompt: Text | None = None
     messages: list[dict[str, Any]] | None = None
     input_ids: Ids | None = None
     tools: list[dict[str, Any]] | None = None
     enable_thinking: bool | None = None
     max_tokens: int = 128
     min_tokens: int = 0
-    stop: list[str] = Field(default_factory=list)
+    stop: list[Text] = Field(default_factory=list)
     ignore_eos: bool = False
     eos_id: int | None = None
     stop_ids: Ids | None = None
@@ -87,6 +100,8 @@ def parse_line(text: str) -> dict[str, Any]:
         given = json.loads(text)
     except json.JSONDecodeError as error:
         raise RequestError(f"not JSON ({error.msg} at column {error.colno})") from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError("not JSON of ordinary depth and numbers") from error
     if not isinstance(given, dict):
         raise RequestError(f"a {type(given).__name__}; each line must be a JSON object")
     params = given.pop("params", {})

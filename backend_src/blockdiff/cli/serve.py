@@ -269,6 +269,9 @@ def _check_first(options: ServeOptions) -> None:
     repository = options.repository or template_repository()
     say(f"checking {options.model}")
     if (repository / ENGINE_MODEL).is_dir():
-        check_checkpoint(options.model, options.dtype or "float32")
+        dtype, device = options.dtype or "float32", options.device or "cpu"
+        most = check_checkpoint(options.model, dtype, device).max_position_embeddings
+        if options.max_context is not None and options.max_context > most:
+            raise ConfigError(f"--max-context {options.max_context}: the model allows 1 to {most}")
     elif not options.model.is_dir():
         raise ConfigError(f"model folder {options.model}: not found")

@@ -15,6 +15,8 @@ from blockdiff.decoding.noise import gumbel_noise, noise_keys
 __all__ = ["RowSampling", "choose_tokens", "noise_keys"]
 
 _NEVER = float("-inf")
+# A smaller one is as good as greedy and would make infinities of logits.
+_LEAST_TEMPERATURE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor
 
 def _sample(logits: Tensor, sampling: RowSampling) -> Tensor:
     """Gumbel-max draw [N] from ``logits`` [N, V]."""
-    scores = logits / sampling.temperature[:, None]
+    scores = logits / sampling.temperature.clamp_min(_LEAST_TEMPERATURE)[:, None]
     if sampling.has_filters:
         scores = _filter(scores, sampling.top_k, sampling.top_p)
     return (scores + gumbel_noise(sampling.keys, scores.shape[1])).argmax(dim=1)

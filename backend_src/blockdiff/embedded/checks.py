@@ -19,7 +19,7 @@ from blockdiff.embedded import (
     shared_memory,
     unpack,
 )
-from blockdiff.errors import BlockdiffError
+from blockdiff.errors import BlockdiffError, ConfigError
 
 _FAST_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
@@ -101,6 +101,14 @@ def check_shared_memory() -> Finding:
 
 
 def check_ports(host: str, wanted: tuple[int, ...]) -> Finding:
+    impossible = [str(port) for port in wanted if not 0 <= port <= 65535]
+    if impossible:
+        return Finding("ports", "fail", f"{', '.join(impossible)}: allowed are 0 to 65535", "")
+    try:
+        ports.require_address(host)
+    except ConfigError as error:
+        what, _, advice = str(error).rpartition("; ")
+        return Finding("ports", "fail", what, advice)
     taken = [str(port) for port in wanted if not ports.is_free(port, host)]
     shown = ", ".join(map(str, wanted))
     if taken:

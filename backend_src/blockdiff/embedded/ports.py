@@ -26,9 +26,20 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
+        except (OSError, OverflowError):
             return False
     return True
+
+
+def require_address(host: str) -> None:
+    """Refuse an address that is not this machine's, with one line that names it."""
+    try:
+        with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"host {host}: cannot be listened on ({error}); give an address of this machine"
+        ) from error
 
 
 def require_free(ports: dict[str, int], host: str) -> None:

@@ -254,6 +254,7 @@ class TritonServer:
         return code
 
     def _require_free_ports(self) -> None:
+        ports.require_address(self.host)
         chosen = self.ports
         taken = not all(ports.is_free(p, self.host) for p in (chosen.http, chosen.grpc))
         if taken and self._wanted == (None, None, None):

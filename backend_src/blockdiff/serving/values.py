@@ -7,7 +7,8 @@ of how fields depend on each other.
 import difflib
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.serving.fields import BY_NAME, CANONICAL, KNOWN_ELSEWHERE, Field, Kind
 
 _SHOWN_CHARACTERS = 60
+# Far beyond any tool schema; templates and their filters walk values recursively.
+MAX_JSON_DEPTH = 100
 
 
 def shown(value: object) -> str:
@@ -160,13 +163,20 @@ def _json_fields(text: str) -> dict[str, Any]:
 
 
 def parse_json(name: str, text: str) -> Any:
-    """Strict JSON: no NaN, no excessive nesting; the refusal says where it went wrong."""
+    """Strict JSON: no NaN, no key twice, no deep nesting; the refusal says where it went wrong."""
 
     def no_constant(constant: str) -> None:
         raise refuse(name, constant, "JSON without NaN and Infinity")
 
+    def no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        given = dict(pairs)
+        if len(given) < len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise RequestError(f"{name}: got {shown(twice)} twice, allowed once in an object")
+        return given
+
     try:
-        return json.loads(text, parse_constant=no_constant)
+        given = json.loads(text, parse_constant=no_constant, object_pairs_hook=no_doubles)
     except json.JSONDecodeError as error:
         raise RequestError(
             f"{name}: got {shown(text)}, allowed JSON ({error.msg} at character {error.pos})"
@@ -175,6 +185,22 @@ def parse_json(name: str, text: str) -> Any:
         raise RequestError(
             f"{name}: got {shown(text)}, allowed JSON of ordinary depth and numbers"
         ) from error
+    if _is_deeper(given, MAX_JSON_DEPTH):
+        raise refuse(name, text, f"JSON nested at most {MAX_JSON_DEPTH} deep")
+    return given
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        level = [child for item in level for child in _children(item)]
+    return bool(level)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _known_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:

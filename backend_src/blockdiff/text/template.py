@@ -80,7 +80,14 @@ class ChatTemplate:
         if enable_thinking is not None:
             values["enable_thinking"] = enable_thinking
         try:
-            return self._render_limited(values)
+            text = self._render_limited(values)
+            text.encode("utf-8")
+            return text
+        except UnicodeEncodeError as error:
+            bad = ord(error.object[error.start])
+            raise RequestError(
+                f"messages, tools: got \\u{bad:04x} in a string, allowed UTF-8 text"
+            ) from error
         except jinja2.TemplateError as error:
             raise RequestError(f"messages: the chat template refuses them: {error}") from error
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:

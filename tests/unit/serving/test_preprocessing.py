@@ -19,6 +19,11 @@ from .conftest import as_tensors
 
 Build = Callable[..., Any]
 USER = [{"role": "user", "content": "hi"}]
+TOOL = '[{"type": "function", "function": {"name": "f", "parameters": {"properties": {}}}}]'
+
+
+def deep_tool(depth: int) -> str:
+    return TOOL.replace('"f"', f'"f", "x": {"[" * depth}{"]" * depth}')
 
 
 def test_text_prompt_and_defaults(build: Build, tokenizer: Tokenizer) -> None:
@@ -107,6 +112,10 @@ def test_unsupported_fields(build: Build, field: Any) -> None:
         ({"messages": "[" * 100_000}, "bytes"),
         ({"messages": "[" * 1_900}, "messages: got"),
         ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, r"ud800.*UTF-8"),
+        ({"messages": json.dumps(USER), "tools": deep_tool(110)}, "nested at most 100 deep"),
+        ({"messages": json.dumps(USER), "tools": deep_tool(900)}, "tools: got"),
+        ({"messages": json.dumps(USER), "tools": TOOL.replace('"f"', '"\\ud800"')}, "UTF-8 text"),
+        ({"text_input": "x", "sampling_parameters": '{"top_k": 1, "top_k": 2}'}, '"top_k" twice'),
         ({"messages": json.dumps(USER), "exclude_input_in_output": False}, "true with messages"),
         ({"text_input": "x", "enable_thinking": True}, "enable_thinking: got true"),
         ({"text_input": "x", "stop_words": ["a" * 300]}, "256 characters"),

@@ -134,6 +134,7 @@ class BlockDiffusionModel(ServedModel):
         def post_and_forget(result: Any) -> None:
             if result.is_final:
                 self._uid_of_key.pop(key, None)
+                self._gone.discard(result.request_uid)
             self._dispatcher.post(result)
 
         return post_and_forget

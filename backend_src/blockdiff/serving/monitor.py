@@ -6,13 +6,13 @@ Runs on a thread of its own and only reads. Knows nothing of requests.
 import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from blockdiff.serving.errors import log
+from blockdiff.serving.worker import Worker
 
 TICK_SECONDS = 0.1
 HEARTBEAT_SECONDS = 1.0
@@ -96,7 +96,7 @@ def write_heartbeat(path: Path, snapshot: Snapshot) -> None:
     partial.replace(path)
 
 
-class Monitor:
+class Monitor(Worker):
     """The thread. ``snapshot`` must be safe to call from any thread."""
 
     def __init__(
@@ -105,24 +105,18 @@ class Monitor:
         snapshot: Callable[[], Snapshot],
         heartbeat_file: Path | None,
     ) -> None:
+        super().__init__("blockdiff-monitor")
         self._pb_utils = pb_utils
         self._snapshot = snapshot
         self._heartbeat_file = heartbeat_file
         self._metrics = EngineMetrics(pb_utils)
-        self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="blockdiff-monitor", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def close(self) -> None:
-        self._is_closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().close()
         if self._heartbeat_file is not None:
             self._heartbeat_file.unlink(missing_ok=True)
 
-    def _main(self) -> None:
+    def run(self) -> None:
         beat_at = 0.0
         has_complained = False
         while True:

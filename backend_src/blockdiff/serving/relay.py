@@ -9,11 +9,11 @@ import os
 import socket
 import stat
 import struct
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from blockdiff.errors import ConfigError
+from blockdiff.serving.worker import Worker
 
 # sockaddr_un holds 108 bytes, the last of them a zero.
 MAX_PATH_BYTES = 107
@@ -51,7 +51,7 @@ class CancelRelay:
             self._socket.sendto(datagram, self._path)
 
 
-class CancelReceiver:
+class CancelReceiver(Worker):
     """The receiving side: a thread that calls back for every well-formed datagram."""
 
     def __init__(
@@ -61,25 +61,19 @@ class CancelReceiver:
         on_key: Callable[[str], None],
         on_drain: Callable[[], None],
     ) -> None:
+        super().__init__("blockdiff-relay")
         self._path = path
         self._on_uid = on_uid
         self._on_key = on_key
         self._on_drain = on_drain
         self._socket = _bind(path)
-        self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="blockdiff-relay", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def close(self) -> None:
-        self._is_closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().close()
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
-    def _main(self) -> None:
+    def run(self) -> None:
         while not self._is_closing.is_set():
             try:
                 datagram = self._socket.recv(_MAX_KEY_BYTES + 1)

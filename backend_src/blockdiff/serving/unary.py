@@ -5,7 +5,6 @@ when the caller has given up. Knows nothing of tokens.
 """
 
 import json
-import threading
 import uuid
 from typing import Any
 
@@ -24,31 +23,30 @@ from blockdiff.serving.model import ServedModel
 from blockdiff.serving.relay import CancelRelay
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.tensors import scalar_tensor
+from blockdiff.serving.worker import Worker
 
 POLL_SECONDS = 0.1
 
 
-class CancelWatch:
+class CancelWatch(Worker):
     """While open, looks whether the caller gave up and tells the engine until it listens."""
 
     def __init__(self, request: Any, relay: CancelRelay, key: str) -> None:
+        super().__init__("blockdiff-watch")
         self._request = request
         self._relay = relay
         self._key = key
-        self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="blockdiff-watch", daemon=True)
         self.is_cancelled = False
 
     def __enter__(self) -> "CancelWatch":
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._is_done.set()
-        self._thread.join()
+        self.close()
 
-    def _main(self) -> None:
-        while not self._is_done.wait(POLL_SECONDS):
+    def run(self) -> None:
+        while not self._is_closing.wait(POLL_SECONDS):
             self.is_cancelled = self.is_cancelled or bool(self._request.is_cancelled())
             if self.is_cancelled:
                 # Again and again: the request may still be on its way to the engine.

@@ -161,7 +161,7 @@ def test_relayed_cancel(model: ScriptedModel, ask: Any, by: str) -> None:
         relay.cancel_uid(request.sender.sent[0][0].values()["request_uid"][0])
     relay.close()
     assert finished(request, 0.9)[-1].values()["finish_reason"] == [b"cancelled"]
-    assert model._uid_of_key == {}
+    assert model._uid_of_key == {} and model._gone == set()
 
 
 def test_deadline_while_running(model: ScriptedModel, ask: Any) -> None:

@@ -31,6 +31,7 @@ class SupervisorPolicy:
     heartbeat_timeout_seconds: float = 30.0
     start_timeout_seconds: float = 600.0
     idle_seconds_before_end: float = 2.5
+    idle_seconds_after_signal: float = 1.0
     unload_seconds: float = 10.0
 
 
@@ -136,28 +137,38 @@ class Supervisor:
     def _drain(self) -> None:
         """Let running requests finish, bounded by the exit timeout, and end the server."""
         deadline = time.monotonic() + self.server.exit_timeout_seconds
+        is_drained = False
         # SIGTERM makes Triton refuse the inner steps of an ensemble too, so a running stream would
         # get no further block. So the engine empties first.
         if self._refuse_new is not None:
-            self._wait_drained(deadline, self._refuse_new)
+            is_drained = self._wait_drained(deadline, self._refuse_new)
+        has_engine = self._heartbeat_path is not None and self._heartbeat_path.exists()
         self.server.terminate()
         deadline = max(deadline, time.monotonic() + self.policy.unload_seconds)
-        self._wait_ended(deadline)
+        policy = self.policy
+        seconds = policy.idle_seconds_after_signal if is_drained else policy.idle_seconds_before_end
+        self._wait_ended(deadline, _Idle(self._heartbeat_path, seconds, may_leave=has_engine))
         self.server.stop(graceful_seconds=0)
 
-    def _wait_drained(self, deadline: float, refuse_new: Callable[[], None]) -> None:
-        """Return when no request runs any more, or none can finish."""
+    def _wait_drained(self, deadline: float, refuse_new: Callable[[], None]) -> bool:
+        """True when no request runs any more, False when none can finish."""
         idle = _Idle(self._heartbeat_path, self.policy.idle_seconds_before_end)
         while time.monotonic() < deadline and self.server.is_running():
             # Said again and again, because a message may be lost.
             refuse_new()
-            if idle.has_lasted() or self._engine_fault() is not None:
-                return
+            if idle.has_lasted():
+                return True
+            if self._engine_fault() is not None:
+                return False
             time.sleep(0.1)
+        return False
 
-    def _wait_ended(self, deadline: float) -> None:
-        """Return when the server has ended or only waits for clients that keep a stream open."""
-        idle = _Idle(self._heartbeat_path, self.policy.idle_seconds_before_end)
+    def _wait_ended(self, deadline: float, idle: "_Idle") -> None:
+        """Return when the server has ended or only waits for what will never come.
+
+        That is clients that keep a stream open, requests that it has lost count of (Triton 24.10
+        does after cancellations) and slow unloading.
+        """
         while self.server.is_running() and time.monotonic() < deadline:
             if idle.has_lasted():
                 return
@@ -198,17 +209,27 @@ class Supervisor:
 
 
 class _Idle:
-    """Whether the engine has reported for some time that no request runs or waits."""
+    """Whether the engine has reported for some time that no request runs or waits.
 
-    def __init__(self, heartbeat_path: Path | None, seconds: float) -> None:
+    ``may_leave``: an engine that no longer reports has been unloaded, so nothing runs in it.
+    """
+
+    def __init__(
+        self, heartbeat_path: Path | None, seconds: float, may_leave: bool = False
+    ) -> None:
         self._path = heartbeat_path
         self._seconds = seconds
+        self._may_leave = may_leave
         self._since: float | None = None
 
     def has_lasted(self) -> bool:
         """Look once; False where there is no heartbeat."""
         beat = read_heartbeat(self._path) if self._path else None
-        if beat is None or beat.running != 0 or beat.waiting:
+        if beat is None:
+            is_idle = self._may_leave and self._path is not None and not self._path.exists()
+        else:
+            is_idle = beat.running == 0 and not beat.waiting
+        if not is_idle:
             self._since = None
             return False
         self._since = self._since or time.monotonic()

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from demo import tasks
-from demo.model import BLOCK
+from demo.streams import BLOCK
 from demo.tokenizer import token_id
 
 CHUNKS = 8  # clean chunks of a sequence

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from demo.model import BLOCK, DemoModel
+from demo.model import DemoModel
+from demo.streams import BLOCK
 from demo.tasks import held_out_prompts
 from demo.tokenizer import save_text_files, token_id
 

@@ -19,8 +19,9 @@ from torch.nn import functional as F
 
 from demo.data import IGNORE, Batch, Packer
 from demo.export import export_checkpoint
-from demo.model import DemoConfig, DemoModel, build_streams
+from demo.model import DemoModel
 from demo.muon import Muon
+from demo.streams import DemoConfig, build_streams
 from demo.tokenizer import build_tokenizer
 
 WARM_UP, DECAY = 200, 0.6  # steps; share of the run that decays linearly to zero

@@ -7,8 +7,10 @@ from blockdiff.checkpoint import load_model
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from demo.data import Packer
+from demo.experts import SparseMoe
 from demo.export import export_checkpoint
-from demo.model import BLOCK, DemoConfig, DemoModel, SparseMoe, build_streams
+from demo.model import DemoModel
+from demo.streams import BLOCK, DemoConfig, build_streams
 from demo.tokenizer import build_tokenizer
 
 TOLERANCE = 2e-3

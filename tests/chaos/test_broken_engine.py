@@ -171,6 +171,8 @@ def test_engine_thread_breaks(served: Served, fault: str) -> None:
     assert ended_at - began < WITHIN_SECONDS
     if fault == "die_at":
         assert "the engine has died" in error.message()
+    else:
+        assert "UNAVAILABLE" in str(error) and "UNAVAILABLE" in str(response.error)
     wait_until(lambda: served.is_ready() and answers(served), RESTART_SECONDS, "back in service")
 
 

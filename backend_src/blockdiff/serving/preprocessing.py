@@ -80,6 +80,7 @@ class Preprocessor:
 
     def _encode_text(self, text: str) -> list[int]:
         is_control = self._settings.text_input_special_tokens == "control"
+        self._tokenizer.require_room("text_input", text, self._max_context)
         ids = self._tokenizer.encode(text, allow_special=is_control)
         if not ids:
             raise RequestError("text_input: got an empty prompt, allowed at least one token")
@@ -88,7 +89,9 @@ class Preprocessor:
     def _encode_chat(self, given: Mapping[str, Any]) -> list[int]:
         messages = parse_messages(given["messages"])
         tools = parse_tools(given.get("tools", ""))
-        ids = self._tokenizer.apply_chat_template(messages, tools, given.get("enable_thinking"))
+        ids = self._tokenizer.apply_chat_template(
+            messages, tools, given.get("enable_thinking"), self._max_context
+        )
         return self._limited("messages", ids)
 
     def _limited(self, name: str, ids: list[int]) -> list[int]:

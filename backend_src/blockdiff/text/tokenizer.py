@@ -7,14 +7,14 @@ Knows nothing of requests, streams or Triton Inference Server.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from blockdiff.errors import ConfigError, UnsupportedError
+from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.template import ChatTemplate, shield, unshield
 
@@ -52,6 +52,7 @@ class Tokenizer:
         self.special = special
         self.is_byte_level = _is_byte_level(definition)
         self.vocab_size = self._full.get_vocab_size(with_added_tokens=True)
+        self._most_bytes = _most_bytes_per_token(definition, self._full.get_vocab())
 
     @classmethod
     def load(cls, model_dir: str | Path) -> "Tokenizer":
@@ -66,6 +67,17 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"{path}: not a tokenizer ({error}); replace the file") from error
         return cls(definition, _template_text(folder), find_special_tokens(vocabulary, folder))
+
+    def require_room(self, name: str, text: str, most_tokens: int | None) -> None:
+        """Refuse a text that cannot fit, however it splits: encoding a long one takes seconds."""
+        if most_tokens is None or self._most_bytes is None:
+            return
+        size, limit = len(text.encode()), most_tokens * self._most_bytes
+        if size > limit:
+            raise RequestError(
+                f"{name}: got {size} bytes, allowed up to {limit} bytes "
+                f"(no more can fit into {most_tokens} tokens)"
+            )
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """Ids of ``text``; control-token spellings become control tokens only if allowed."""
@@ -93,10 +105,12 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
+        most_tokens: int | None = None,
     ) -> list[int]:
         """Ids of the prompt that asks for the next assistant turn.
 
-        ``enable_thinking`` None leaves the choice to the template.
+        ``enable_thinking`` None leaves the choice to the template. A prompt that cannot fit into
+        ``most_tokens`` is refused before it is encoded; the ids may still be more.
         """
         if self._template is None:
             raise UnsupportedError("messages: this model has no chat template; use text_input")
@@ -105,6 +119,7 @@ class Tokenizer:
         rendered = self._template.render(
             shield(messages, spellings), shield(tools, spellings), enable_thinking
         )
+        self.require_room("messages", unshield(rendered), most_tokens)
         ids: list[int] = []
         for piece in self._control_pattern.split(rendered):
             if piece in self._control:
@@ -154,6 +169,17 @@ def _template_text(folder: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     inline = read_json(folder / "tokenizer_config.json").get("chat_template")
     return inline if isinstance(inline, str) else None
+
+
+def _most_bytes_per_token(definition: Mapping[str, Any], vocabulary: Iterable[str]) -> int | None:
+    """How many bytes of text one token can stand for; None where that is not known."""
+    normalizer = (definition.get("normalizer") or {}).get("type")
+    if not _is_byte_level(definition) or normalizer not in (None, "NFC"):
+        return None
+    # In UTF-8 a piece takes no fewer bytes than it stands for. NFC shrinks a text (Hangul) to a
+    # third at most.
+    longest = max(len(piece.encode()) for piece in vocabulary)
+    return longest * (3 if normalizer else 1)
 
 
 def _is_byte_level(definition: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """Tokenizer: control tokens come from the template only; the template is kept in its sandbox."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,21 @@ def test_template_stays_in_its_box(source: str, message: str) -> None:
 def test_broken_template_names_the_line() -> None:
     with pytest.raises(ConfigError, match="line 2"):
         ChatTemplate("a\n{% if %}")
+
+
+@pytest.mark.parametrize("text", [ALL_MARKERS, "x", " " * 300, "한글 é 你好 👋🏽", "\n\n7"])
+def test_a_text_that_fits_is_never_found_too_long(tokenizer: Tokenizer, text: str) -> None:
+    for allow_special in (False, True):
+        tokenizer.require_room("x", text, len(tokenizer.encode(text, allow_special)))
+    tokenizer.apply_chat_template(
+        user(text), most_tokens=len(tokenizer.apply_chat_template(user(text)))
+    )
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(tokenizer: Tokenizer) -> None:
+    started = time.monotonic()
+    with pytest.raises(RequestError, match="text_input: got 6000000 bytes, .* into 100 tokens"):
+        tokenizer.require_room("text_input", "ab " * 2_000_000, 100)
+    with pytest.raises(RequestError, match="messages: got .* into 100 tokens"):
+        tokenizer.apply_chat_template(user("ab " * 2_000_000), most_tokens=100)
+    assert time.monotonic() - started < 2

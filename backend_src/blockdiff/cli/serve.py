@@ -6,7 +6,6 @@ Knows the command line and the repository's settings; starting and watching is b
 import json
 import os
 import signal
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from blockdiff.embedded.repository import (
     template_repository,
 )
 from blockdiff.embedded.supervisor import Supervisor, SupervisorPolicy
+from blockdiff.embedded.work_folder import work_folder
 from blockdiff.errors import ConfigError
 from blockdiff.serving.relay import CancelRelay
 
@@ -253,8 +253,7 @@ def serve(
     )
     _check_first(options)
     installation = find_installation(say)
-    with tempfile.TemporaryDirectory(prefix="blockdiff-serve-") as folder:
-        work = Path(folder)
+    with work_folder() as work:
         server = make_server(options, work, installation)
         code = run_supervised(server, work, policy, output_format)
     raise typer.Exit(code)

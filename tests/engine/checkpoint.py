@@ -5,6 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+
 CHECKPOINT = Path(__file__).parents[1] / "golden" / "fixtures" / "clover_moe" / "layers4_block8"
 SPECIAL = {120: "<|im_start|>", 124: "<|im_end|>", 125: "<think>", 126: "</think>", 127: "<|mask|>"}
 TEMPLATE = (
@@ -12,6 +15,15 @@ TEMPLATE = (
     "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}<|im_start|>"
     "{% if enable_thinking %}<think>{% endif %}"
 )
+
+
+def make_broken(source: Path, folder: Path) -> Path:
+    """A copy whose every number is NaN, so that each request fails inside the engine."""
+    shutil.copytree(source, folder)
+    for shard in folder.glob("*.safetensors"):
+        weights = load_file(shard)
+        save_file({name: torch.full_like(w, torch.nan) for name, w in weights.items()}, shard)
+    return folder
 
 
 def make_checkpoint(folder: Path) -> Path:

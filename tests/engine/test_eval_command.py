@@ -9,7 +9,7 @@ import pytest
 from blockdiff.cli.checkers import CHECKERS
 from blockdiff.cli.main import run as run_command
 
-from .checkpoint import make_checkpoint
+from .checkpoint import make_broken, make_checkpoint
 
 CALL = '{"name": "f", "arguments": {"a": 1, "b": "x"}}'
 
@@ -166,3 +166,12 @@ def test_a_bad_prompt_line_is_named(
     path.write_text("\n" + line)
     code, _, err = evaluate(capsys, checkpoint, "--prompts", path, "--steps", "")
     assert code == 2 and f"{path} line 2: " in err and part in err
+
+
+def test_a_model_that_fails_has_no_score(
+    capsys: pytest.CaptureFixture[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = make_broken(checkpoint, tmp_path / "broken")
+    code, out, err = evaluate(capsys, folder, "--steps", "8", "--thresholds", "")
+    assert (code, out) == (1, "")
+    assert err.startswith("blockdiff: 2 of 2 requests failed: ") and err.count("\n") == 1

@@ -1,17 +1,14 @@
 """``blockdiff generate``: output, request files, golden entries, exit codes."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from blockdiff.cli.main import run as run_command
 
-from .checkpoint import CHECKPOINT, make_checkpoint
+from .checkpoint import CHECKPOINT, make_broken, make_checkpoint
 
 KEYS = {
     "output_ids",
@@ -256,10 +253,7 @@ def test_bad_messages_are_refused(command: Command, with_tokenizer: Path, messag
 def test_a_failed_request_is_one_clear_line(
     with_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = shutil.copytree(with_tokenizer, tmp_path / "broken")
-    for shard in folder.glob("*.safetensors"):
-        weights = load_file(shard)
-        save_file({name: torch.full_like(w, torch.nan) for name, w in weights.items()}, shard)
+    folder = make_broken(with_tokenizer, tmp_path / "broken")
     flags = ["--input-ids", "1", "--max-tokens", "2", "--format", "json"]
     assert run_command(["generate", "--model", str(folder), *flags]) == 1
     got = capsys.readouterr()

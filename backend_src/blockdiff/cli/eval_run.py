@@ -9,7 +9,7 @@ from typing import Any
 
 from blockdiff.cli.checkers import CHECKERS
 from blockdiff.cli.request_lines import Job
-from blockdiff.cli.run_jobs import Outcome, output_text, run_jobs
+from blockdiff.cli.run_jobs import Outcome, output_text, require_success, run_jobs
 from blockdiff.core import DecodingParams, Mode, Request
 from blockdiff.engine import Engine
 from blockdiff.text import Tokenizer
@@ -133,6 +133,7 @@ def _measure_task(
         for uid, question in enumerate(questions)
     ]
     outcomes = run_jobs(engine, jobs)
+    require_success(outcomes)
     eos_ids = engine.model.info.eos_token_ids
     correct = 0
     for question, outcome in zip(questions, outcomes, strict=True):

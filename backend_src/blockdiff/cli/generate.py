@@ -21,11 +21,11 @@ from blockdiff.cli.loading import (
     read_lines,
 )
 from blockdiff.cli.request_lines import Job, RequestLine, build_request, check_fields, parse_line
-from blockdiff.cli.run_jobs import Outcome, as_json, run_jobs
+from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
 from blockdiff.core import Mode
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
-from blockdiff.errors import BlockdiffError, ConfigError
+from blockdiff.errors import ConfigError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.text import Tokenizer
 
@@ -104,9 +104,7 @@ def generate(
     engine = _build_engine(loaded, tokenizer, jobs, concurrency)
     show = _print_json if output is OutputFormat.json else _print_text
     outcomes = _run(engine, jobs, lambda outcome: show(outcome, engine, tokenizer))
-    errors = [outcome.final.error for outcome in outcomes if outcome.final.error]
-    if errors:
-        raise BlockdiffError(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
+    require_success(outcomes)
 
 
 class _Line(NamedTuple):

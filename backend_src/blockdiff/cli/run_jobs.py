@@ -12,6 +12,7 @@ from typing import Any
 from blockdiff.cli.request_lines import Job
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts
 from blockdiff.engine import Engine
+from blockdiff.errors import BlockdiffError
 from blockdiff.text import TextStream, Tokenizer
 
 
@@ -61,6 +62,13 @@ def run_jobs(
                 outcome.seconds = time.monotonic() - arrival
                 on_done(outcome)
     return list(outcomes.values())
+
+
+def require_success(outcomes: Sequence[Outcome]) -> None:
+    """Raise when a request failed inside the engine; its output says nothing then."""
+    errors = [outcome.final.error for outcome in outcomes if outcome.final.error is not None]
+    if errors:
+        raise BlockdiffError(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
 
 
 def output_text(

@@ -1,6 +1,7 @@
 """Model configuration: a checkpoint's ``config.json``, read and checked once, never changed.
 
-Knows the keys of the hybrid Gated DeltaNet trunk; knows nothing of tensors or of the engine.
+Knows the keys of the hybrid Gated DeltaNet trunk and which family a config is of; knows nothing
+of tensors or of the engine.
 """
 
 import json
@@ -9,21 +10,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockdiff.config_block_causal import (
+    BlockCausalConfig,
+    parse_llada2,
+    parse_sdar,
+    parse_sdar_moe,
+)
 from blockdiff.config_keys import Keys, check_maths_keys
+from blockdiff.config_parts import read_eos_tokens, read_rope, read_threshold
 from blockdiff.errors import ConfigError
 
 LINEAR = "linear_attention"
 FULL = "full_attention"
 BLOCK_ANCHORS = ("prompt_end", "zero")
 DEFAULT_BLOCK = 32
-DEFAULT_THRESHOLD = 0.9
 
 # model_type in config.json -> family
 MODEL_TYPES = {
     "clover_moe": "clover_moe",
     "qwen3_5_moe": "qwen3_5_moe",
     "qwen3_5_moe_text": "qwen3_5_moe",
+    "llada2_moe": "llada2_moe",
+    "sdar": "sdar",
+    "sdar_moe": "sdar_moe",
 }
+# families that are not of the hybrid trunk
+_OTHER_PARSERS = {"llada2_moe": parse_llada2, "sdar": parse_sdar, "sdar_moe": parse_sdar_moe}
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,9 @@ class ModelConfig:
         return 2 * keys + self.linear_num_value_heads * self.linear_value_head_dim
 
 
+AnyConfig = ModelConfig | BlockCausalConfig
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in ``path``, or a ConfigError that says what is wrong with the file."""
     try:
@@ -77,26 +92,26 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def load_config(model_dir: str | Path) -> ModelConfig:
+def load_config(model_dir: str | Path) -> AnyConfig:
     """Read ``config.json`` (and the eos ids of ``generation_config.json``) of a checkpoint."""
     folder = Path(model_dir)
     if not folder.is_dir():
         raise ConfigError(f"model folder {folder}: not found; give a folder with config.json")
     generation_path = folder / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
-    return parse_config(read_json(folder / "config.json"), generation)
+    config = read_json(folder / "config.json")
+    family = _family(config)
+    if family in _OTHER_PARSERS:
+        return _OTHER_PARSERS[family](Keys(config), generation)
+    return parse_config(config, generation)
 
 
 def parse_config(
     config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
 ) -> ModelConfig:
-    """Check a config mapping (a nested ``text_config`` is accepted) and freeze it."""
-    declared = config.get("model_type")
-    family = MODEL_TYPES.get(declared) if isinstance(declared, str) else None
-    if family is None:
-        raise ConfigError(
-            f"config.json: model_type {declared!r} is not known; allowed: {sorted(MODEL_TYPES)}"
-        )
+    """Check a hybrid config mapping (a nested ``text_config`` is accepted) and freeze it."""
+    family = _family(config)
+    assert family not in _OTHER_PARSERS, "load_config chooses the parser"
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
         raise ConfigError("config.json: text_config must be an object")
@@ -105,9 +120,19 @@ def parse_config(
     return _build(family, keys, generation or {})
 
 
+def _family(config: Mapping[str, Any]) -> str:
+    declared = config.get("model_type")
+    family = MODEL_TYPES.get(declared) if isinstance(declared, str) else None
+    if family is None:
+        raise ConfigError(
+            f"config.json: model_type {declared!r} is not known; allowed: {sorted(MODEL_TYPES)}"
+        )
+    return family
+
+
 def _build(family: str, keys: Keys, generation: Mapping[str, Any]) -> ModelConfig:
     head_dim = keys.integer("head_dim", default=256)
-    rotary_dim, theta = _rope(keys, head_dim)
+    rotary_dim, theta = read_rope(keys, head_dim, share=0.25, base=10_000_000.0)
     vocab_size = keys.integer("vocab_size")
     num_experts = keys.integer("num_experts")
     intermediate = keys.integer("moe_intermediate_size")
@@ -135,9 +160,9 @@ def _build(family: str, keys: Keys, generation: Mapping[str, Any]) -> ModelConfi
         shared_expert_intermediate_size=keys.integer("shared_expert_intermediate_size"),
         block_size=keys.integer("block_size", default=DEFAULT_BLOCK, high=4096),
         block_anchor=keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end"),
-        default_threshold=_threshold(keys),
+        default_threshold=read_threshold(keys),
         mask_token_id=_mask_token(keys, family, vocab_size),
-        eos_token_ids=_eos_tokens(keys, generation, vocab_size),
+        eos_token_ids=read_eos_tokens(keys, generation, vocab_size),
     )
 
 
@@ -156,48 +181,7 @@ def _layer_types(keys: Keys) -> tuple[str, ...]:
     return tuple(types)
 
 
-def _rope(keys: Keys, head_dim: int) -> tuple[int, float]:
-    """Rotary dimensions and base, from ``rope_parameters`` or from the older top-level keys."""
-    parameters = keys.get("rope_parameters", keys.get("rope_scaling"))
-    if parameters is not None and not isinstance(parameters, Mapping):
-        raise keys.error("rope_parameters", "an object with rope_type and rope_theta")
-    parameters = dict(parameters or {})
-    # older files say "type"
-    parameters.setdefault("rope_type", parameters.get("type"))
-    rope = Keys({**keys.values, **parameters}, "rope_parameters.")
-    rope.choice("rope_type", ("default",), default="default")
-    factor = rope.number("partial_rotary_factor", default=0.25, low=0.0, high=1.0)
-    theta = rope.number("rope_theta", default=10_000_000.0, low=1.0, high=1e12)
-    rotary_dim = int(head_dim * factor)
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise rope.error(
-            "partial_rotary_factor", f"a share of head_dim {head_dim} that is an even number >= 2"
-        )
-    return rotary_dim, theta
-
-
-def _threshold(keys: Keys) -> float:
-    decoding = keys.get("decoding")
-    if decoding is None:
-        return DEFAULT_THRESHOLD
-    if not isinstance(decoding, Mapping):
-        raise keys.error("decoding", 'an object such as {"threshold": 0.9}')
-    return Keys(decoding, "decoding.").number(
-        "threshold", default=DEFAULT_THRESHOLD, low=0.0, high=1.0
-    )
-
-
 def _mask_token(keys: Keys, family: str, vocab_size: int) -> int | None:
     if keys.get("mask_token_id") is None and family != "clover_moe":
         return None
     return keys.integer("mask_token_id", low=0, high=vocab_size - 1)
-
-
-def _eos_tokens(keys: Keys, generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """generation_config.json wins over config.json, as it does for the reference loaders."""
-    source = Keys(generation, "generation_config.json: ") if "eos_token_id" in generation else keys
-    value = source.get("eos_token_id")
-    ids = [] if value is None else value if isinstance(value, list) else [value]
-    if any(type(i) is not int or not 0 <= i < vocab_size for i in ids):
-        raise source.error("eos_token_id", f"an id or a list of ids from 0 to {vocab_size - 1}")
-    return tuple(dict.fromkeys(ids))

@@ -98,9 +98,9 @@ class Keys:
         return value
 
 
-def check_maths_keys(keys: Keys) -> None:
-    """Refuse values of known keys that would need a computation this trunk does not have."""
-    for key, allowed in _ONLY.items():
+def check_maths_keys(keys: Keys, only: Mapping[str, tuple[Any, ...]] = _ONLY) -> None:
+    """Refuse values of known keys that would need a computation the trunk does not have."""
+    for key, allowed in only.items():
         value = keys.get(key)
         if not any(type(value) is type(a) and value == a for a in allowed):
             raise keys.error(key, f"absent or one of {[a for a in allowed if a is not None]}")

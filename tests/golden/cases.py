@@ -10,10 +10,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from blockdiff.checkpoint import load_model
-from blockdiff.models.hybrid import HybridModel
+from blockdiff.models.trunk import LanguageModel
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASES = sorted(str(p.parent.relative_to(FIXTURES)) for p in FIXTURES.glob("*/*/cases.json"))
+HYBRID_CASES = [case for case in CASES if case.startswith(("clover_moe", "qwen3_5_moe"))]
+BLOCK_CAUSAL_CASES = [case for case in CASES if case not in HYBRID_CASES]
 STATE_ROLES = ("recurrent_state", "conv_state", "attention_key", "attention_value")
 
 
@@ -24,7 +26,7 @@ def entries(case: str) -> list[dict[str, Any]]:
 
 
 @functools.cache
-def model(case: str) -> HybridModel:
+def model(case: str) -> LanguageModel:
     """The case's checkpoint in float32, loaded once per test run."""
     return load_model(FIXTURES / case)
 

@@ -15,7 +15,7 @@ from . import cases
 SLOTS, CONTEXT = 6, 160
 
 
-@pytest.fixture(params=cases.CASES)
+@pytest.fixture(params=cases.HYBRID_CASES)
 def model(request: pytest.FixtureRequest) -> HybridModel:
     return cases.model(request.param)
 

@@ -1,5 +1,5 @@
 """Caches of a model, by slot. Knows nothing of scheduling."""
 
-from blockdiff.cache.store import SlotCaches
+from blockdiff.cache.store import KeyValueCaches, SlotCaches
 
-__all__ = ["SlotCaches"]
+__all__ = ["KeyValueCaches", "SlotCaches"]

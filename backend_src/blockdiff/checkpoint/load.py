@@ -13,9 +13,9 @@ from torch import Tensor
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
-from blockdiff.models.hybrid import HybridModel
-from blockdiff.models.registry import build_model
-from blockdiff.models.weights import FLOAT32_SUFFIXES, Shapes, expected_shapes
+from blockdiff.models.registry import FAMILIES
+from blockdiff.models.trunk import LanguageModel
+from blockdiff.models.weights import Shapes
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     progress: Progress | None = None,
-) -> HybridModel:
+) -> LanguageModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
     ``progress`` is called with (tensors read, tensors in all). Everything wrong with the files is
@@ -40,9 +40,10 @@ def load_model(
     folder = Path(path)
     target = _device(device)
     config = load_config(folder)
+    family = FAMILIES[config.model_type]
     files = open_checkpoint(folder)
     has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
-    shapes = expected_shapes(config, has_fused_experts)
+    shapes = family.shapes(config, has_fused_experts)
     spare = {"lm_head.weight"} if config.tie_word_embeddings else set()
     refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
     for note in files.notes:
@@ -54,10 +55,10 @@ def load_model(
         done += 1
         if progress is not None:
             progress(done, len(shapes))
-        kind = torch.float32 if name.endswith(FLOAT32_SUFFIXES) else DTYPES[dtype]
+        kind = torch.float32 if name.endswith(family.float32) else DTYPES[dtype]
         return files.tensors[name].read().to(device=target, dtype=kind)
 
-    return build_model(config, fetch, has_fused_experts)
+    return family.build(config, fetch, has_fused_experts)
 
 
 def _device(device: str | torch.device) -> torch.device:

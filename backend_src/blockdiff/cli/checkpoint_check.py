@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from blockdiff.errors import ConfigError
 
 if TYPE_CHECKING:
-    from blockdiff.config import ModelConfig
+    from blockdiff.config import AnyConfig
 
 # torch takes seconds to import: the checks import what needs it themselves.
 
@@ -16,7 +16,7 @@ class _Checked(Exception):
     """Raised instead of reading the first tensor: every check is then done."""
 
 
-def check_checkpoint(folder: Path, dtype: str = "float32", device: str = "cpu") -> "ModelConfig":
+def check_checkpoint(folder: Path, dtype: str = "float32", device: str = "cpu") -> "AnyConfig":
     """Check config, shards, tensor shapes and tokenizer; one line says what is wrong."""
     config = check_checkpoint_files(folder, dtype, device)
     check_tokenizer(folder, config.vocab_size)
@@ -25,7 +25,7 @@ def check_checkpoint(folder: Path, dtype: str = "float32", device: str = "cpu") 
 
 def check_checkpoint_files(
     folder: Path, dtype: str = "float32", device: str = "cpu"
-) -> "ModelConfig":
+) -> "AnyConfig":
     """Check config.json and that every tensor is there, whole and of the right shape."""
     from blockdiff.checkpoint import load_model
     from blockdiff.config import load_config

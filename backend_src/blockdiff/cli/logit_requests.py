@@ -5,13 +5,14 @@ Accepts entries of golden fixtures. Knows nothing of models beyond their facts, 
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import ModelInfo
 
+BLOCK_CAUSAL = "block_causal"
 PHASES = ("prefill", "preview", "commit")
 KINDS = {"prefill_logits": "prefill", "preview_logits": "preview", "commit": "commit"}
 ID_FIELDS = ("input_ids", "prefix_ids", "block_ids", "next_ids", "next_preview_ids")
@@ -32,6 +33,8 @@ class LogitRequest:
     next_ids: tuple[int, ...] = ()
     next_preview_ids: tuple[int, ...] = ()
     wants_trace: bool = False
+    block_length: int = 1
+    is_block_causal: bool = False
 
     @property
     def total_tokens(self) -> int:
@@ -94,7 +97,11 @@ def parse_request(
             wants_trace,
         )
     _check_lengths(request, values, info, place)
-    return request
+    length = values.get("block_length") or info.block_length
+    is_block_causal = formulation == BLOCK_CAUSAL
+    if is_block_causal:
+        _check_grid(request, length, place)
+    return replace(request, block_length=length, is_block_causal=is_block_causal)
 
 
 def _merge(fields: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -184,6 +191,22 @@ def _check_lengths(
         raise RequestError(
             f"{place}{request.total_tokens} positions; the context allows {info.max_context}"
         )
+
+
+def _check_grid(request: LogitRequest, length: int, place: str) -> None:
+    """Blocks of a block-causal family begin at multiples of the block length."""
+    if len(request.prefix_ids) % length:
+        raise RequestError(
+            f"{place}prefix_ids has {len(request.prefix_ids)} ids; this family's blocks need a "
+            f"multiple of block_length {length}"
+        )
+    if request.next_ids and len(request.block_ids) % length:
+        raise RequestError(
+            f"{place}block_ids has {len(request.block_ids)} ids; next_ids can only follow a "
+            f"multiple of block_length {length}"
+        )
+    if request.next_preview_ids:
+        raise RequestError(f"{place}next_preview_ids: this family previews next_ids")
 
 
 def _name(values: Mapping[str, Any]) -> str:

@@ -9,25 +9,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff.cache import SlotCaches
+from blockdiff.cache import KeyValueCaches, SlotCaches
 from blockdiff.cli.logit_requests import LogitRequest
 from blockdiff.config import FULL, LINEAR
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
-from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.trunk import LanguageModel
 
 
 class LogitRunner:
     """One model and one cache slot, reused for request after request."""
 
-    def __init__(self, model: HybridModel, max_tokens: int) -> None:
+    def __init__(self, model: LanguageModel, max_tokens: int) -> None:
         self.model = model
-        self.caches: SlotCaches = model.new_caches(1, max_tokens)
+        self.block_length = model.info.block_length
+        self.caches: KeyValueCaches = model.new_caches(1, max_tokens)
 
     def run(self, request: LogitRequest) -> dict[str, Tensor]:
         """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""
         self.caches.reset(torch.zeros(1, dtype=torch.int64, device=self.model.device))
+        self.block_length = request.block_length
         trace = Trace() if request.wants_trace else None
         done = len(request.prefix_ids)
         if done:
@@ -52,14 +54,15 @@ class LogitRunner:
             ids = request.next_preview_ids
             found["next_preview_logits"] = self._round(Phase.PREVIEW, done, ids)
         if request.next_ids:
-            found["logits"] = self._round(Phase.COMMIT, done, request.next_ids)
+            phase = Phase.PREVIEW if request.is_block_causal else Phase.COMMIT
+            found["logits"] = self._round(phase, done, request.next_ids)
         return found
 
     def _round(
         self, phase: Phase, context: int, ids: Sequence[int], trace: Trace | None = None
     ) -> Tensor:
         """Logits [len(ids), V] of one segment run by itself."""
-        segment = Segment(phase, 0, context, ids, range(len(ids)))
+        segment = Segment(phase, 0, context, ids, range(len(ids)), self.block_length)
         batch = RoundBatch.from_segments([segment], self.model.device)
         return self.model.head(self.model.hidden(batch, self.caches, trace))
 
@@ -68,6 +71,7 @@ class LogitRunner:
         found = {}
         kinds = self.model.config.layer_types
         for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == LINEAR):
+            assert isinstance(self.caches, SlotCaches), "only hybrid models have such layers"
             found[f"recurrent_state/{layer}"] = self.caches.states[index, 0].clone()
             # [C, k]: the reference keeps one column more than the convolution needs
             tail = self.caches.tails[index, 0].float().t()

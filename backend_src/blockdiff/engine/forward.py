@@ -35,6 +35,7 @@ def run_round(
         "slots": plan.slots,
         "contexts": plan.contexts,
         "logit_rows": plan.logit_rows,
+        "block_lengths": table.block_length[plan.slots],
     }
     device = to_device({**batch_arrays, **rows, **groups}, model.device)
     batch = RoundBatch(**{name: device[name] for name in batch_arrays})

@@ -30,6 +30,7 @@ class ModelInfo:
     block_anchor: str = "prompt_end"  # or "zero": block b covers positions b*B..(b+1)*B-1
     supports_autoregressive: bool = True
     supports_editing: bool = False
+    algorithms: tuple[str, ...] = ("low_confidence",)  # the first one is the default
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Segment:
     context: int  # tokens committed before the first row, a commit riding in this round included
     token_ids: Sequence[int]
     logit_rows: Sequence[int] = field(default_factory=tuple)  # row numbers inside this segment
+    block_length: int = 1  # grid of a block-causal commit; causal families do not look at it
 
 
 @dataclass
@@ -59,6 +61,7 @@ class RoundBatch:
     slots: Tensor  # [S] int64
     contexts: Tensor  # [S] int64
     logit_rows: Tensor  # [L] int64, rows whose logits are wanted, in output order
+    block_lengths: Tensor  # [S] int64, the grid of block-causal commits
 
     @classmethod
     def from_segments(
@@ -87,6 +90,7 @@ class RoundBatch:
             slots=tensor([s.slot for s in segments]),
             contexts=tensor([s.context for s in segments]),
             logit_rows=tensor(logit_rows),
+            block_lengths=tensor([s.block_length for s in segments]),
         )
 
 

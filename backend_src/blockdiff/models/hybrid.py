@@ -3,7 +3,6 @@
 A family adds only its preview mixer. Knows nothing of files, requests or sampling.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +17,8 @@ from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.layout import RoundLayout, build_layout
 from blockdiff.models.layers.sparse_moe import SparseMoe
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.trunk import LanguageModel, note_lengths
 from blockdiff.models.weights import Fetch, attention_weights, delta_weights, moe_weights
-from blockdiff_kernels.head import best_tokens, logits
 from blockdiff_kernels.norm import rms_norm
 
 
@@ -34,19 +33,18 @@ class Layer:
     moe: SparseMoe
 
 
-class HybridModel:
+class HybridModel(LanguageModel):
     """A loaded checkpoint of the trunk with formulation A previews."""
 
     formulation = "A"
+    config: ModelConfig
 
     def __init__(self, config: ModelConfig, fetch: Fetch, has_fused_experts: bool) -> None:
         self.config = config
-        self.info = _info(config)
-        self.embedding = fetch("embed_tokens.weight")
+        embedding = fetch("embed_tokens.weight")
         self.final_norm = fetch("norm.weight")
-        self.output = self.embedding if config.tie_word_embeddings else fetch("lm_head.weight")
-        self.device = self.embedding.device
-        self.dtype = self.embedding.dtype
+        output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
+        super().__init__(_info(config), embedding, output)
         seen: dict[str, int] = {}
         self.layers: list[Layer] = []
         for layer, kind in enumerate(config.layer_types):
@@ -82,7 +80,7 @@ class HybridModel:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
         layout = build_layout(batch, self.config.rotary_dim, self.config.rope_theta)
-        _note_lengths(layout, caches)
+        note_lengths(layout, caches)
         x = functional.embedding(batch.token_ids, self.embedding)
         for number, layer in enumerate(self.layers):
             x = self._run(layer, number, x, layout, caches, trace)
@@ -112,30 +110,6 @@ class HybridModel:
             trace.record("mixer_output", number, mixed)
             trace.record("layer_outputs", number, x)
         return x
-
-    @torch.inference_mode()
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [L, V] float32."""
-        return logits(hidden, self.output)
-
-    @torch.inference_mode()
-    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
-        return best_tokens(hidden, self.output, excluded)
-
-    def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
-        """Logits [L, V] float32 of ``batch.logit_rows``."""
-        return self.head(self.hidden(batch, caches))
-
-
-def _note_lengths(layout: RoundLayout, caches: SlotCaches) -> None:
-    """Set the lengths that hold after this round; ``reset`` relies on them even if it fails."""
-    for group in layout.groups:
-        if group.is_writing:
-            rows = group.width if group.lengths is None else group.lengths
-            lengths = group.contexts + rows
-            assert int(lengths.max()) <= caches.max_context, "a commit runs past the cache"
-            caches.lengths.index_copy_(0, group.slots, lengths)
 
 
 def _info(config: ModelConfig) -> ModelInfo:

@@ -1,16 +1,30 @@
 """Which class serves which family. Knows nothing of files."""
 
-from blockdiff.config import ModelConfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 from blockdiff.models.clover_moe import CloverMoeModel
 from blockdiff.models.hybrid import HybridModel
-from blockdiff.models.weights import Fetch
+from blockdiff.models.llada2_moe import LLADA2_FLOAT32_SUFFIXES, Llada2MoeModel
+from blockdiff.models.sdar import SdarModel
+from blockdiff.models.trunk import LanguageModel
+from blockdiff.models.weights import FLOAT32_SUFFIXES, Fetch, Shapes, expected_shapes
 
-FAMILIES: dict[str, type[HybridModel]] = {
-    "clover_moe": CloverMoeModel,
-    "qwen3_5_moe": HybridModel,
+
+@dataclass(frozen=True)
+class Family:
+    """How to check and assemble a checkpoint; configs and models of one line belong together."""
+
+    shapes: Callable[[Any, bool], Shapes]  # config, whether experts are stored fused
+    build: Callable[[Any, Fetch, bool], LanguageModel]  # ``fetch`` gives each tensor once, by name
+    float32: tuple[str, ...] = ()  # ends of names kept in float32 in every model dtype
+
+
+FAMILIES: dict[str, Family] = {
+    "clover_moe": Family(expected_shapes, CloverMoeModel, FLOAT32_SUFFIXES),
+    "qwen3_5_moe": Family(expected_shapes, HybridModel, FLOAT32_SUFFIXES),
+    "llada2_moe": Family(Llada2MoeModel.shapes, Llada2MoeModel, LLADA2_FLOAT32_SUFFIXES),
+    "sdar": Family(SdarModel.shapes, SdarModel),
+    "sdar_moe": Family(SdarModel.shapes, SdarModel),
 }
-
-
-def build_model(config: ModelConfig, fetch: Fetch, has_fused_experts: bool) -> HybridModel:
-    """Assemble the model of ``config.model_type``; ``fetch`` gives each tensor once, by name."""
-    return FAMILIES[config.model_type](config, fetch, has_fused_experts)

@@ -90,15 +90,7 @@ def _moe_shapes(config: ModelConfig, has_fused_experts: bool) -> Shapes:
         "mlp.shared_expert.up_proj.weight": (shared, hidden),
         "mlp.shared_expert.down_proj.weight": (hidden, shared),
     }
-    if has_fused_experts:
-        shapes["mlp.experts.gate_up_proj"] = (experts, 2 * inner, hidden)
-        shapes["mlp.experts.down_proj"] = (experts, hidden, inner)
-        return shapes
-    for expert in range(experts):
-        shapes[f"mlp.experts.{expert}.gate_proj.weight"] = (inner, hidden)
-        shapes[f"mlp.experts.{expert}.up_proj.weight"] = (inner, hidden)
-        shapes[f"mlp.experts.{expert}.down_proj.weight"] = (hidden, inner)
-    return shapes
+    return shapes | expert_shapes(experts, inner, hidden, has_fused_experts)
 
 
 def delta_weights(fetch: Fetch, layer: int) -> GatedDeltaWeights:
@@ -145,15 +137,7 @@ def moe_weights(
 ) -> MoeWeights:
     """Router, experts and shared expert of one layer."""
     own = f"layers.{layer}.mlp."
-    if has_fused_experts:
-        gate_up = fetch(own + "experts.gate_up_proj")
-        down = fetch(own + "experts.down_proj").transpose(1, 2)
-    else:
-        experts = [f"{own}experts.{e}." for e in range(config.num_experts)]
-        gate_up = torch.stack(
-            [torch.cat([fetch(f"{e}{x}_proj.weight") for x in ("gate", "up")]) for e in experts]
-        )
-        down = torch.stack([fetch(e + "down_proj.weight").t() for e in experts])
+    gate_up, down = expert_stacks(fetch, own + "experts.", config.num_experts, has_fused_experts)
     gate_rows, up_rows, down_rows = (
         fetch(f"{own}shared_expert.{x}_proj.weight") for x in ("gate", "up", "down")
     )
@@ -165,3 +149,31 @@ def moe_weights(
         gate_up=torch.cat((gate_up, shared_gate_up)),
         down=torch.cat((down, shared_down)),
     )
+
+
+def expert_stacks(
+    fetch: Fetch, own: str, num_experts: int, has_fused_experts: bool
+) -> tuple[Tensor, Tensor]:
+    """Routed experts below the name ``own``: gate_up [E, 2I, H] and down [E, I, H]."""
+    if has_fused_experts:
+        return fetch(own + "gate_up_proj"), fetch(own + "down_proj").transpose(1, 2)
+    experts = [f"{own}{e}." for e in range(num_experts)]
+    gate_up = torch.stack(
+        [torch.cat([fetch(f"{e}{x}_proj.weight") for x in ("gate", "up")]) for e in experts]
+    )
+    return gate_up, torch.stack([fetch(e + "down_proj.weight").t() for e in experts])
+
+
+def expert_shapes(num_experts: int, inner: int, hidden: int, has_fused_experts: bool) -> Shapes:
+    """Routed experts of one layer, in either layout."""
+    if has_fused_experts:
+        return {
+            "mlp.experts.gate_up_proj": (num_experts, 2 * inner, hidden),
+            "mlp.experts.down_proj": (num_experts, hidden, inner),
+        }
+    shapes: Shapes = {}
+    for expert in range(num_experts):
+        shapes[f"mlp.experts.{expert}.gate_proj.weight"] = (inner, hidden)
+        shapes[f"mlp.experts.{expert}.up_proj.weight"] = (inner, hidden)
+        shapes[f"mlp.experts.{expert}.down_proj.weight"] = (hidden, inner)
+    return shapes

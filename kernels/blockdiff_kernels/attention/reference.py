@@ -5,13 +5,24 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def visibility(contexts: Tensor, lengths: Tensor, rows: int, cached: int, causal: bool) -> Tensor:
+def visibility(
+    contexts: Tensor,
+    lengths: Tensor,
+    rows: int,
+    cached: int,
+    causal: bool,
+    block_lengths: Tensor | None = None,
+) -> Tensor:
     """[G, 1, T, cached + T] bool: True where a row may look at a key."""
     device = contexts.device
     past = torch.arange(cached, device=device) < contexts.unsqueeze(1)
     steps = torch.arange(rows, device=device)
     own = (steps < lengths.unsqueeze(1)).unsqueeze(1).expand(-1, rows, -1)
-    if causal:
+    if causal and block_lengths is not None:
+        # [G, T] block of every row
+        blocks = (contexts.unsqueeze(1) + steps) // block_lengths.unsqueeze(1)
+        own = own & (blocks.unsqueeze(1) <= blocks.unsqueeze(2))
+    elif causal:
         own = own & (steps <= steps.unsqueeze(1))
     past = past.unsqueeze(1).expand(-1, rows, -1)
     return torch.cat((past, own), dim=-1).unsqueeze(1)

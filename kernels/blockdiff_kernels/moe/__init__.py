@@ -1,7 +1,10 @@
-"""Sparse mixture of experts with a softmax router and a gated shared expert.
+"""Sparse mixture of experts: a softmax router with a gated shared expert, and its parts.
 
 p = softmax(router x); keep the top k, divide by their sum -> w
 y = sum_e w_e down_e^T (silu(gate_e x) * up_e x)  +  sigmoid(shared_gate x) shared(x)
+
+route_groups: s = sigmoid(router x); choose by s + bias: keep the groups whose two best sum highest,
+then the top k inside them; w = scale * s / (sum of the chosen s + 1e-20), not divided for k = 1
 """
 
 import torch
@@ -17,6 +20,26 @@ DENSE_ROWS_TIMES_EXPERTS = 512
 def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Weights [R, k] float32 (sum 1) and expert ids [R, k] int64 from router logits [R, E]."""
     return reference.route(logits, top_k)
+
+
+def route_groups(
+    logits: Tensor, bias: Tensor, top_k: int, groups: int, kept_groups: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Weights [R, k] float32 and expert ids [R, k] int64 from logits [R, E] and ``bias`` [E]."""
+    return reference.route_groups(logits, bias, top_k, groups, kept_groups, scale)
+
+
+def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Weighted sum of each row's experts; returns y [R, H] in ``x.dtype``.
+
+    x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row;
+    gate_up [E, 2I, H] with the gate rows first; down [E, I, H] (transposed).
+    """
+    total = down.shape[0]
+    if total <= DENSE_EXPERTS and total * x.shape[0] <= DENSE_ROWS_TIMES_EXPERTS:
+        dense = weights.new_zeros(x.shape[0], total).scatter(1, ids, weights)
+        return reference.dense_experts(x, dense, gate_up, down)
+    return reference.grouped_experts(x, weights, ids, gate_up, down)
 
 
 def moe(

@@ -12,6 +12,24 @@ def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     return chosen.softmax(-1), ids
 
 
+def route_groups(
+    logits: Tensor, bias: Tensor, top_k: int, groups: int, kept_groups: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """See the package docstring."""
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+    # [R, groups, experts of a group]
+    choice = (scores + bias.to(scores.dtype)).unflatten(1, (groups, -1))
+    group_scores = choice.topk(2, dim=-1).values.sum(-1)
+    kept = group_scores.topk(kept_groups, dim=-1).indices
+    is_dropped = torch.ones_like(group_scores, dtype=torch.bool).scatter(1, kept, False)
+    choice = choice.masked_fill(is_dropped.unsqueeze(-1), float("-inf")).flatten(1)
+    ids = choice.topk(top_k, dim=-1).indices
+    weights = scores.gather(1, ids)
+    if top_k > 1:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return weights * scale, ids
+
+
 def dense_weights(logits: Tensor, top_k: int) -> Tensor:
     """Routing as [R, E] float32 with zeros for experts that are not chosen."""
     compute = torch.promote_types(logits.dtype, torch.float32)

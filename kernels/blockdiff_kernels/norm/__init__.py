@@ -1,6 +1,7 @@
 """RMS norms.
 
 rms_norm:        y = x * rsqrt(mean(x^2) + eps) * (1 + w)          (zero-centred weight)
+scaled_rms_norm: y = x * rsqrt(mean(x^2) + eps) * w               (weight not zero-centred)
 gated_rms_norm:  y = x * rsqrt(mean(x^2) + eps) * w * silu(gate)   (weight not zero-centred)
 """
 
@@ -15,6 +16,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
     """
     return reference.rms_norm(x, weight, eps)
+
+
+def scaled_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Plain RMS norm over the last axis: normalised in float32, cast back, then scaled.
+
+    x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
+    """
+    return reference.scaled_rms_norm(x, weight, eps)
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:

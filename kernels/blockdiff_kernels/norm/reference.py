@@ -1,4 +1,4 @@
-"""Plain torch definitions of the two RMS norms. Knows nothing of layers."""
+"""Plain torch definitions of the RMS norms. Knows nothing of layers."""
 
 import torch
 from torch import Tensor
@@ -8,6 +8,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See the package docstring."""
     x_hat = _normalise(x, eps)
     return torch.addcmul(x_hat, x_hat, weight.to(x_hat.dtype)).to(x.dtype)
+
+
+def scaled_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See the package docstring."""
+    return _normalise(x, eps).to(x.dtype) * weight.to(x.dtype)
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:

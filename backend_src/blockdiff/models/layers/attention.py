@@ -1,4 +1,4 @@
-"""Gated full attention: per-head norm, partial rotary, grouped-query attention, output gate.
+"""Full attention with per-head norms and partial rotary: plain, and with an output gate.
 
 Knows its slice of the key-value store; knows nothing of norms around it or of checkpoints.
 """
@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff.cache import SlotCaches
+from blockdiff.cache import KeyValueCaches
 from blockdiff.config import ModelConfig
+from blockdiff.config_block_causal import BlockCausalConfig
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff_kernels.attention import attention
-from blockdiff_kernels.norm import rms_norm
+from blockdiff_kernels.norm import rms_norm, scaled_rms_norm
 from blockdiff_kernels.rope import apply_rope
 
 
@@ -21,8 +22,8 @@ from blockdiff_kernels.rope import apply_rope
 class AttentionWeights:
     """One layer's tensors, fused at load."""
 
-    in_proj: Tensor  # [(2 Hq + 2 Hkv) D, H]: q | k | v | gate, heads in order
-    head_norm: Tensor  # [Hq + Hkv, D] zero-centred: the query norm, then the key norm
+    in_proj: Tensor  # [(2 Hq + 2 Hkv) D, H]: q | k | v | gate, heads in order; plain: no gate
+    head_norm: Tensor  # [Hq + Hkv, D] the query norm, then the key norm; gated: zero-centred
     out_proj: Tensor  # [H, Hq D]
 
 
@@ -37,43 +38,65 @@ class GatedAttention:
         self.kv_heads = config.num_key_value_heads
         self.dim = config.head_dim
 
-    def __call__(self, x: Tensor, layout: RoundLayout, caches: SlotCaches) -> Tensor:
+    def __call__(self, x: Tensor, layout: RoundLayout, caches: KeyValueCaches) -> Tensor:
         """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
         projected = functional.linear(x, self.weights.in_proj).view(x.shape[0], -1, self.dim)
         sizes = (self.heads + self.kv_heads, self.kv_heads, self.heads)
         turned, value, gate = projected.split_with_sizes(sizes, dim=1)
         turned = rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
-        keys, values = caches.layer_keys[self.index], caches.layer_values[self.index]
-        self._write(turned[:, self.heads :], value, layout, keys, values)
-        mixed = []
-        for group in layout.groups:
-            query, key = group.pad(turned).split_with_sizes((self.heads, self.kv_heads), dim=2)
-            mixed.append(
-                attention(
-                    query,
-                    key,
-                    group.pad(value),
-                    keys,
-                    values,
-                    group.slots,
-                    group.visible,
-                    group.mask,
-                )
-            )
-        y = layout.flatten(mixed) * gate.sigmoid()
+        y = attend(turned, value, layout, caches, self.index) * gate.sigmoid()
         return functional.linear(y.flatten(1), self.weights.out_proj)
 
-    @staticmethod
-    def _write(
-        key: Tensor, value: Tensor, layout: RoundLayout, keys: Tensor, values: Tensor
-    ) -> None:
-        """Store rows [R, Hkv, D] of writing segments at (slot, position)."""
-        if layout.written_rows.numel() == 0:
-            return
-        place = (layout.written_slots, slice(None), layout.written_positions)
-        keys[place] = key.index_select(0, layout.written_rows)
-        values[place] = value.index_select(0, layout.written_rows)
+
+class PlainAttention:
+    """Attention without a gate; the round's layout says whether commits go by rows or by blocks."""
+
+    def __init__(self, config: BlockCausalConfig, weights: AttentionWeights, index: int) -> None:
+        self.weights = weights
+        self.index = index
+        self.eps = config.rms_norm_eps
+        self.sizes = (
+            config.num_attention_heads + config.num_key_value_heads,
+            config.num_key_value_heads,
+        )
+        self.dim = config.head_dim
+
+    def __call__(self, x: Tensor, layout: RoundLayout, caches: KeyValueCaches) -> Tensor:
+        """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
+        projected = functional.linear(x, self.weights.in_proj).view(x.shape[0], -1, self.dim)
+        turned, value = projected.split_with_sizes(self.sizes, dim=1)
+        turned = scaled_rms_norm(turned, self.weights.head_norm, self.eps)
+        turned = apply_rope(turned, layout.cos, layout.sin)
+        y = attend(turned, value, layout, caches, self.index)
+        return functional.linear(y.flatten(1), self.weights.out_proj)
+
+
+def attend(
+    turned: Tensor, value: Tensor, layout: RoundLayout, caches: KeyValueCaches, index: int
+) -> Tensor:
+    """Write, then attend: [R, Hq + Hkv, D] query and key heads, value [R, Hkv, D] -> [R, Hq, D].
+
+    Writing comes first, so that a preview sees the commit that rides along with it.
+    """
+    keys, values = caches.layer_keys[index], caches.layer_values[index]
+    heads = turned.shape[1] - value.shape[1]
+    _write(turned[:, heads:], value, layout, keys, values)
+    mixed = []
+    for group in layout.groups:
+        query, key = group.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
+        own = (query, key, group.pad(value))
+        mixed.append(attention(*own, keys, values, group.slots, group.visible, group.mask))
+    return layout.flatten(mixed)
+
+
+def _write(key: Tensor, value: Tensor, layout: RoundLayout, keys: Tensor, values: Tensor) -> None:
+    """Store rows [R, Hkv, D] of writing segments at (slot, position)."""
+    if layout.written_rows.numel() == 0:
+        return
+    place = (layout.written_slots, slice(None), layout.written_positions)
+    keys[place] = key.index_select(0, layout.written_rows)
+    values[place] = value.index_select(0, layout.written_rows)
 
 
 def merge_attention(q_gate: Tensor, k: Tensor, v: Tensor, head_dim: int) -> Tensor:

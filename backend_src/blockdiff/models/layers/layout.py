@@ -56,13 +56,19 @@ class RoundLayout:
         return joined if self.unpad is None else joined.index_select(0, self.unpad)
 
 
-def build_layout(batch: RoundBatch, rotary_dim: int, theta: float) -> RoundLayout:
-    """Index maps for ``batch``; its segments may come in any order of phases."""
+def build_layout(
+    batch: RoundBatch, rotary_dim: int, theta: float, is_block_causal: bool = False
+) -> RoundLayout:
+    """Index maps for ``batch``; its segments may come in any order of phases.
+
+    Rows of a writing segment see their own segment causally or, for ``is_block_causal``, all of
+    their block and the blocks before it.
+    """
     starts = batch.segment_starts[:-1]
     lengths = batch.segment_starts[1:] - starts
     writing = batch.phases != int(Phase.PREVIEW)
     chosen = _choose(writing.tolist(), lengths.tolist())
-    groups = tuple(_group(batch, starts, lengths, members) for members in chosen)
+    groups = tuple(_group(batch, starts, lengths, m, is_block_causal) for m in chosen)
     cos, sin = rope_angles(batch.positions, rotary_dim, theta)
     # [R] segment of every row
     owner = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths)
@@ -88,7 +94,9 @@ def _choose(writing: list[bool], lengths: list[int]) -> list[list[int]]:
     return [members for members in (long, short, previews) if members]
 
 
-def _group(batch: RoundBatch, starts: Tensor, lengths: Tensor, members: list[int]) -> SegmentGroup:
+def _group(
+    batch: RoundBatch, starts: Tensor, lengths: Tensor, members: list[int], is_block_causal: bool
+) -> SegmentGroup:
     index = torch.tensor(members, device=starts.device)
     starts, lengths = starts.index_select(0, index), lengths.index_select(0, index)
     contexts, slots = batch.contexts.index_select(0, index), batch.slots.index_select(0, index)
@@ -98,6 +106,7 @@ def _group(batch: RoundBatch, starts: Tensor, lengths: Tensor, members: list[int
     steps = torch.arange(width, device=starts.device)
     rows = (starts.unsqueeze(1) + torch.minimum(steps, lengths.unsqueeze(1) - 1)).flatten()
     is_whole = not is_padded and len(members) == batch.slots.shape[0]
+    blocks = batch.block_lengths.index_select(0, index) if is_block_causal else None
     is_plain = cached == 0 and not is_padded and not is_writing
     return SegmentGroup(
         is_writing=is_writing,
@@ -108,7 +117,9 @@ def _group(batch: RoundBatch, starts: Tensor, lengths: Tensor, members: list[int
         lengths=lengths if is_padded else None,
         rows=None if is_whole else rows,
         mask=steps < lengths.unsqueeze(1) if is_padded else None,
-        visible=None if is_plain else visibility(contexts, lengths, width, cached, is_writing),
+        visible=None
+        if is_plain
+        else visibility(contexts, lengths, width, cached, is_writing, blocks),
     )
 
 

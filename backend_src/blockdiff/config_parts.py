@@ -1,0 +1,54 @@
+"""Readers of single facts that every family's config has: rope, threshold, end tokens.
+
+Knows nothing of what a family does with them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from blockdiff.config_keys import Keys
+
+DEFAULT_THRESHOLD = 0.9
+
+
+def read_rope(keys: Keys, head_dim: int, share: float, base: float) -> tuple[int, float]:
+    """Rotary dimensions and base, from ``rope_parameters`` or from the older top-level keys.
+
+    ``share`` of head_dim and ``base`` are what the family uses when the config names none.
+    """
+    parameters = keys.get("rope_parameters", keys.get("rope_scaling"))
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise keys.error("rope_parameters", "an object with rope_type and rope_theta")
+    parameters = dict(parameters or {})
+    # older files say "type"
+    parameters.setdefault("rope_type", parameters.get("type"))
+    rope = Keys({**keys.values, **parameters}, "rope_parameters.")
+    rope.choice("rope_type", ("default",), default="default")
+    factor = rope.number("partial_rotary_factor", default=share, low=0.0, high=1.0)
+    theta = rope.number("rope_theta", default=base, low=1.0, high=1e12)
+    rotary_dim = int(head_dim * factor)
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise rope.error(
+            "partial_rotary_factor", f"a share of head_dim {head_dim} that is an even number >= 2"
+        )
+    return rotary_dim, theta
+
+
+def read_threshold(keys: Keys, default: float = DEFAULT_THRESHOLD) -> float:
+    """The acceptance threshold that requests use when they name none."""
+    decoding = keys.get("decoding")
+    if decoding is None:
+        return default
+    if not isinstance(decoding, Mapping):
+        raise keys.error("decoding", 'an object such as {"threshold": 0.9}')
+    return Keys(decoding, "decoding.").number("threshold", default=default, low=0.0, high=1.0)
+
+
+def read_eos_tokens(keys: Keys, generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """generation_config.json wins over config.json, as it does for the reference loaders."""
+    source = Keys(generation, "generation_config.json: ") if "eos_token_id" in generation else keys
+    value = source.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if any(type(i) is not int or not 0 <= i < vocab_size for i in ids):
+        raise source.error("eos_token_id", f"an id or a list of ids from 0 to {vocab_size - 1}")
+    return tuple(dict.fromkeys(ids))

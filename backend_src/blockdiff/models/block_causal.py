@@ -1,0 +1,164 @@
+"""Attention-only models whose commits are block-causal: every layer attends, then feeds forward.
+
+A family adds the names and shapes of its tensors. Knows nothing of files, requests or sampling.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from blockdiff.cache import KeyValueCaches
+from blockdiff.config_block_causal import BlockCausalConfig
+from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
+from blockdiff.models.layers.layout import build_layout
+from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
+from blockdiff.models.layers.sparse_moe import shared_as_experts
+from blockdiff.models.layers.trace import Trace
+from blockdiff.models.trunk import LanguageModel, note_lengths
+from blockdiff.models.weights import Fetch, Shapes, expert_shapes, expert_stacks
+from blockdiff_kernels.norm import scaled_rms_norm
+
+
+@dataclass
+class Layer:
+    """One layer, by its parts in the order they run."""
+
+    input_norm: Tensor  # [H]
+    attention: PlainAttention
+    middle_norm: Tensor  # [H]
+    feed_forward: DenseMlp | RoutedExperts
+
+
+class BlockCausalModel(LanguageModel):
+    """Prefill and commit see whole blocks of a grid anchored at 0; so does a preview of its own."""
+
+    formulation = "block_causal"
+    embedding_name = "embed_tokens.weight"
+    shared_expert_name = "mlp.shared_experts."
+    algorithms: tuple[str, ...] = ("low_confidence",)
+    config: BlockCausalConfig
+
+    def __init__(self, config: BlockCausalConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+        self.config = config
+        embedding = fetch(self.embedding_name)
+        self.final_norm = fetch("norm.weight")
+        output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
+        super().__init__(self.make_info(), embedding, output)
+        self.layers = [
+            Layer(
+                input_norm=fetch(f"layers.{number}.input_layernorm.weight"),
+                attention=PlainAttention(config, self.attention_weights(fetch, number), number),
+                middle_norm=fetch(f"layers.{number}.post_attention_layernorm.weight"),
+                feed_forward=self._feed_forward(fetch, number, has_fused_experts),
+            )
+            for number in range(config.num_hidden_layers)
+        ]
+
+    @abstractmethod
+    def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
+        """The attention tensors of ``layer``."""
+
+    @classmethod
+    @abstractmethod
+    def attention_shapes(cls, config: BlockCausalConfig) -> Shapes:
+        """The attention tensors of one layer, by name below the layer."""
+
+    @classmethod
+    def shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+        """Every tensor a checkpoint of this config must hold."""
+        hidden, vocab = config.hidden_size, config.vocab_size
+        found: Shapes = {cls.embedding_name: (vocab, hidden), "norm.weight": (hidden,)}
+        if not config.tie_word_embeddings:
+            found["lm_head.weight"] = (vocab, hidden)
+        for layer in range(config.num_hidden_layers):
+            own = cls.attention_shapes(config)
+            own |= {f"{x}_layernorm.weight": (hidden,) for x in ("input", "post_attention")}
+            if layer < config.dense_layers:
+                own |= _mlp_shapes("mlp.", config.intermediate_size, hidden)
+            else:
+                own |= cls._router_shapes(config, has_fused_experts)
+            found |= {f"layers.{layer}.{name}": shape for name, shape in own.items()}
+        return found
+
+    @classmethod
+    def _router_shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+        router, hidden = config.router, config.hidden_size
+        assert router is not None, "a config without experts has dense layers only"
+        count, inner = router.num_experts, router.moe_intermediate_size
+        found: Shapes = {"mlp.gate.weight": (count, hidden)}
+        if router.has_bias:
+            found["mlp.gate.expert_bias"] = (count,)
+        if router.shared_intermediate_size:
+            found |= _mlp_shapes(cls.shared_expert_name, router.shared_intermediate_size, hidden)
+        return found | expert_shapes(count, inner, hidden, has_fused_experts)
+
+    def _feed_forward(
+        self, fetch: Fetch, layer: int, has_fused_experts: bool
+    ) -> DenseMlp | RoutedExperts:
+        own, router = f"layers.{layer}.", self.config.router
+        if layer < self.config.dense_layers:
+            gate, up, down = (fetch(f"{own}mlp.{x}_proj.weight") for x in ("gate", "up", "down"))
+            return DenseMlp(torch.cat((gate, up)), down)
+        assert router is not None, "a config without experts has dense layers only"
+        gate_up, down = expert_stacks(
+            fetch, own + "mlp.experts.", router.num_experts, has_fused_experts
+        )
+        if router.shared_intermediate_size:
+            name = own + self.shared_expert_name
+            gate, up, rows = (fetch(f"{name}{x}_proj.weight") for x in ("gate", "up", "down"))
+            inner = router.moe_intermediate_size
+            more_gate_up, more_down = shared_as_experts(gate, up, rows, inner)
+            gate_up = torch.cat((gate_up, more_gate_up))
+            down = torch.cat((down, more_down))
+        bias = fetch(own + "mlp.gate.expert_bias") if router.has_bias else None
+        return RoutedExperts(router, fetch(own + "mlp.gate.weight"), bias, gate_up, down)
+
+    def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
+        """Preallocated caches; see ``models.base``."""
+        own = self.config
+        shape = (own.num_hidden_layers, num_slots, own.num_key_value_heads, max_context)
+        return KeyValueCaches((*shape, own.head_dim), self.device, self.dtype)
+
+    @torch.inference_mode()
+    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
+        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
+        own = self.config
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal=True)
+        note_lengths(layout, caches)
+        eps = own.rms_norm_eps
+        x = functional.embedding(batch.token_ids, self.embedding)
+        for number, layer in enumerate(self.layers):
+            x = x + layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
+            x = x + layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps))
+            if trace is not None:
+                trace.record("layer_outputs", number, x)
+        return scaled_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
+
+    def make_info(self) -> ModelInfo:
+        """What the engine needs to know of this checkpoint."""
+        own = self.config
+        return ModelInfo(
+            model_type=own.model_type,
+            vocab_size=own.vocab_size,
+            block_length=own.block_size,
+            mask_token_id=own.mask_token_id,
+            eos_token_ids=own.eos_token_ids,
+            max_context=own.max_position_embeddings,
+            default_threshold=own.default_threshold,
+            block_anchor="zero",
+            supports_autoregressive=False,
+            algorithms=self.algorithms,
+        )
+
+
+def _mlp_shapes(own: str, inner: int, hidden: int) -> Shapes:
+    return {
+        f"{own}gate_proj.weight": (inner, hidden),
+        f"{own}up_proj.weight": (inner, hidden),
+        f"{own}down_proj.weight": (hidden, inner),
+    }

@@ -1,0 +1,43 @@
+"""LLaDA2.0 and 2.1: packed projections, a sigmoid router in groups, dense first layers.
+
+Knows the family's tensor names; the maths is the block-causal trunk's.
+"""
+
+import torch
+
+from blockdiff.config_block_causal import BlockCausalConfig
+from blockdiff.models.block_causal import BlockCausalModel
+from blockdiff.models.layers.attention import AttentionWeights
+from blockdiff.models.weights import Fetch, Shapes
+
+# the router computes in float32 in every model dtype
+LLADA2_FLOAT32_SUFFIXES = ("mlp.gate.weight", "mlp.gate.expert_bias")
+
+
+class Llada2MoeModel(BlockCausalModel):
+    """One packed q | k | v projection; the shared expert is added without a gate."""
+
+    embedding_name = "word_embeddings.weight"
+
+    def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
+        """The attention tensors of ``layer``."""
+        own, config = f"layers.{layer}.attention.", self.config
+        query_norm = fetch(own + "query_layernorm.weight").expand(config.num_attention_heads, -1)
+        key_norm = fetch(own + "key_layernorm.weight").expand(config.num_key_value_heads, -1)
+        return AttentionWeights(
+            in_proj=fetch(own + "query_key_value.weight"),
+            head_norm=torch.cat((query_norm, key_norm)),
+            out_proj=fetch(own + "dense.weight"),
+        )
+
+    @classmethod
+    def attention_shapes(cls, config: BlockCausalConfig) -> Shapes:
+        """The attention tensors of one layer, by name below the layer."""
+        hidden, dim = config.hidden_size, config.head_dim
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        return {
+            "attention.query_key_value.weight": ((heads + 2 * kv_heads) * dim, hidden),
+            "attention.dense.weight": (hidden, heads * dim),
+            "attention.query_layernorm.weight": (dim,),
+            "attention.key_layernorm.weight": (dim,),
+        }

@@ -51,6 +51,9 @@ class DecodingParams:
 
     ``denoise_steps`` given: fixed schedule of that many previews per block (``threshold`` is then
     unused unless given too: positions above it are accepted early). Otherwise ``threshold`` rules.
+    ``entropy_bound`` (nats) belongs to the algorithm ``entropy_bounded``. ``editing_threshold``
+    switches token editing on: decided tokens may still change, for at most ``max_post_steps``
+    previews after the last mask is gone, and a preview fills at least ``num_to_transfer`` masks.
     """
 
     mode: Mode = Mode.DIFFUSION
@@ -58,6 +61,10 @@ class DecodingParams:
     block_length: int | None = None
     denoise_steps: int | None = None
     threshold: float | None = None
+    entropy_bound: float | None = None
+    editing_threshold: float | None = None
+    max_post_steps: int | None = None
+    num_to_transfer: int = 1
 
 
 @dataclass(frozen=True)

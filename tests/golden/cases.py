@@ -25,6 +25,11 @@ def entries(case: str) -> list[dict[str, Any]]:
     return found
 
 
+def as_line(entry: dict[str, Any]) -> str:
+    """The entry as one line of a requests file."""
+    return json.dumps(entry)
+
+
 @functools.cache
 def model(case: str) -> LanguageModel:
     """The case's checkpoint in float32, loaded once per test run."""

@@ -27,6 +27,8 @@ STRATEGIES = {
     "low_confidence": "low_confidence",
     "low_confidence_static": "low_confidence",
     "low_confidence_dynamic": "low_confidence",
+    "sequential": "sequential",
+    "entropy_bounded": "entropy_bounded",
 }
 Ids = list[Annotated[int, Field(ge=0)]]
 
@@ -71,8 +73,9 @@ class RequestLine(BaseModel):
     effective_steps: int | None = None
     minimal_topk: Annotated[int, Field(ge=1)] | None = None
     transfer_schedule: list[int] | None = None
-    num_to_transfer: Literal[1] | None = None
+    num_to_transfer: Annotated[int, Field(ge=1)] | None = None
     threshold: float | None = None
+    eb_threshold: float | None = None
     editing_threshold: float | None = None
     max_post_steps: int | None = None
     # The engine always stops early; output is the same either way.
@@ -199,7 +202,17 @@ def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
         if line.algorithm is not None:
             raise RequestError("algorithm, strategy: only one of them may be given")
         algorithm = STRATEGIES.get(line.strategy, line.strategy)
-    return DecodingParams(Mode(line.mode), algorithm, line.block_length, steps, _threshold(line))
+    return DecodingParams(
+        mode=Mode(line.mode),
+        algorithm=algorithm,
+        block_length=line.block_length,
+        denoise_steps=steps,
+        threshold=_threshold(line),
+        entropy_bound=line.eb_threshold,
+        editing_threshold=line.editing_threshold,
+        max_post_steps=line.max_post_steps,
+        num_to_transfer=line.num_to_transfer or 1,
+    )
 
 
 def _threshold(line: RequestLine) -> float | None:

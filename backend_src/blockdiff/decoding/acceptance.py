@@ -1,4 +1,4 @@
-"""Which masked positions of a canvas become final after a preview (algorithm ``low_confidence``).
+"""Which positions of a canvas get their tokens after a preview.
 
 Works on padded tensors, one line per request of the round.
 Knows nothing of token ids, requests or caches.
@@ -9,7 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-ALGORITHMS = ("low_confidence",)
+# a slot's algorithm is stored as its number here
+ALGORITHMS = ("low_confidence", "sequential", "entropy_bounded")
+LOW_CONFIDENCE, SEQUENTIAL, ENTROPY_BOUNDED = range(3)
 NO_THRESHOLD = float("inf")
 
 
@@ -21,11 +23,53 @@ def accept(confidence: Tensor, masked: Tensor, minimum: Tensor, threshold: Tenso
     Returns [G, B] bool. Equal confidences are taken from the left.
     """
     ranked = torch.where(masked, confidence, -1.0)
+    above = ((ranked > threshold[:, None]) & masked).sum(dim=1)
+    return _take_best(ranked, masked, torch.maximum(above, minimum))
+
+
+def accept_by(
+    algorithm: Tensor,
+    confidence: Tensor,
+    entropy: Tensor,
+    masked: Tensor,
+    minimum: Tensor,
+    limit: Tensor,
+) -> Tensor:
+    """As ``accept``, with an algorithm [G] int64 per line (numbers in ``ALGORITHMS``).
+
+    ``sequential`` takes the ``minimum`` first masked positions. ``entropy_bounded`` takes those of
+    lowest entropy [G, B] (nats, of the whole distribution) while their sum stays below ``limit``
+    [G] float32, and at least ``minimum``; for ``low_confidence`` the limit is the threshold.
+    """
+    rule = algorithm[:, None]
+    places = torch.arange(masked.shape[1], device=masked.device, dtype=confidence.dtype)
+    score = torch.where(rule == SEQUENTIAL, -places, confidence)
+    score = torch.where(rule == ENTROPY_BOUNDED, -entropy, score)
+    lowest = torch.where(masked, entropy, torch.inf).sort(dim=1).values.cumsum(dim=1)
+    bounded = (lowest < limit[:, None]).sum(dim=1)
+    above = ((confidence > limit[:, None]) & masked).sum(dim=1)
+    count = torch.where(algorithm == ENTROPY_BOUNDED, bounded, above)
+    count = torch.where(algorithm == SEQUENTIAL, 0, count)
+    ranked = torch.where(masked, score, -torch.inf)
+    return _take_best(ranked, masked, torch.maximum(count, minimum))
+
+
+def find_edits(
+    confidence: Tensor, is_other: Tensor, is_editable: Tensor, threshold: Tensor
+) -> Tensor:
+    """Decided positions that change their token: [G, B] bool.
+
+    is_other [G, B]: the preview's token differs from the canvas; is_editable [G, B]: neither
+    masked nor prompt, of a request that edits; threshold [G] float32 (compared with ``>``).
+    """
+    return is_editable & is_other & (confidence > threshold[:, None])
+
+
+def _take_best(ranked: Tensor, masked: Tensor, count: Tensor) -> Tensor:
+    """The ``count`` [G] masked positions of highest rank [G, B], equal ones from the left."""
     order = torch.argsort(ranked, dim=1, descending=True, stable=True)
     places = torch.arange(ranked.shape[1], device=ranked.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(1, order, places)
-    above = ((ranked > threshold[:, None]) & masked).sum(dim=1)
-    count = torch.maximum(above, minimum)
     return masked & (rank < count[:, None])
 
 

@@ -56,6 +56,12 @@ def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor
     return tokens, best - log_total
 
 
+def entropies(logits: Tensor) -> Tensor:
+    """Entropy in nats [L] float32 of the softmax of each row [L, V]."""
+    log_probs = torch.log_softmax(logits, dim=1)
+    return torch.special.entr(log_probs.exp()).sum(dim=1)
+
+
 def _sample(logits: Tensor, sampling: RowSampling) -> Tensor:
     """Gumbel-max draw [N] from ``logits`` [N, V]."""
     scores = logits / sampling.temperature.clamp_min(_LEAST_TEMPERATURE)[:, None]

@@ -10,8 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blockdiff.decoding.acceptance import accept, scheduled_minimum
-from blockdiff.decoding.sampling import RowSampling, choose_tokens, noise_keys
+from blockdiff.decoding.acceptance import (
+    ENTROPY_BOUNDED,
+    accept,
+    accept_by,
+    find_edits,
+    scheduled_minimum,
+)
+from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, noise_keys
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.scheduler import Decisions, RoundPlan, SlotTable
 
@@ -43,8 +49,9 @@ def run_round(
     if not len(plan.group_slots):
         nothing = np.zeros((0, 1), np.int64)
         return Decisions(nothing, nothing.astype(np.float32), nothing > 0)
-    tokens, log_confidence = _choose(model, hidden, plan, device, rows)
-    packed = _decide(tokens, log_confidence, plan, table, device).cpu().numpy()
+    wants_entropy = bool((groups["algorithm"] == ENTROPY_BOUNDED).any())
+    chosen = _choose(model, hidden, plan, device, rows, wants_entropy)
+    packed = _decide(chosen, plan, table, device).cpu().numpy()
     return Decisions(packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
 
 
@@ -113,12 +120,19 @@ def _group_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
     minimum = scheduled_minimum(
         table.block_length[slots], table.schedule_steps[slots], table.step[slots]
     )
-    return {
+    needed = {
         "row_groups": plan.row_groups,
         "row_places": plan.row_places,
-        "minimum": minimum,
+        "minimum": np.maximum(minimum, table.least_accepted[slots]),
         "threshold": table.threshold[slots],
+        "algorithm": table.algorithm[slots],
     }
+    if table.is_editing[slots].any():
+        width = int(table.block_length[slots].max())
+        needed["canvas"] = table.canvas[slots, :width]
+        needed["masked"] = table.masked[slots, :width]
+        needed["editing_threshold"] = table.editing_threshold[slots]
+    return needed
 
 
 def _choose(
@@ -127,8 +141,12 @@ def _choose(
     plan: RoundPlan,
     device: Mapping[str, Tensor],
     rows: Mapping[str, Array],
-) -> tuple[Tensor, Tensor]:
-    """Token and log confidence per decided row [L], a tile of logits at a time."""
+    wants_entropy: bool,
+) -> Tensor:
+    """[3, L] float64: token id, log confidence and entropy (0 if not wanted) per decided row.
+
+    Works on a tile of logits at a time; ids are exact in float64.
+    """
     is_sampled = bool(rows["sampled_rows"].size)
     size = (SAMPLED_TILE if is_sampled else GREEDY_TILE) // model.info.vocab_size
     count = len(plan.logit_rows)
@@ -136,10 +154,14 @@ def _choose(
     for start in range(0, count, max(size, 1)):
         end = min(start + max(size, 1), count)
         logits = model.head(hidden[start:end])
-        tiles.append(choose_tokens(logits, _tile(device, rows, start, end)))
-    if len(tiles) == 1:
-        return tiles[0]
-    return torch.cat([tile[0] for tile in tiles]), torch.cat([tile[1] for tile in tiles])
+        spread = entropies(logits).double() if wants_entropy else None
+        tokens, log_confidence = choose_tokens(logits, _tile(device, rows, start, end))
+        tokens_64 = tokens.double()
+        spread = torch.zeros_like(tokens_64) if spread is None else spread
+        tiles.append(torch.stack([tokens_64, log_confidence.double(), spread]))
+    if not tiles:
+        return torch.zeros((3, 0), dtype=torch.float64, device=hidden.device)
+    return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
 
 
 def _tile(
@@ -161,18 +183,27 @@ def _tile(
 
 
 def _decide(
-    tokens: Tensor,
-    log_confidence: Tensor,
-    plan: RoundPlan,
-    table: SlotTable,
-    device: Mapping[str, Tensor],
+    chosen: Tensor, plan: RoundPlan, table: SlotTable, device: Mapping[str, Tensor]
 ) -> Tensor:
-    """[3, G, B] float64: token ids, log confidences, accepted flags (ids are exact in float64)."""
+    """[3, G, B] float64: token ids, log confidences, accepted flags, from ``_choose``'s rows."""
     width = int(table.block_length[plan.group_slots].max())
-    chosen = torch.stack([tokens.double(), log_confidence.double(), torch.ones_like(tokens)])
-    shape = (3, len(plan.group_slots), width)
-    packed = torch.zeros(shape, dtype=torch.float64, device=tokens.device)
-    packed[:, device["row_groups"], device["row_places"]] = chosen
-    confidence = packed[1].to(torch.float32).exp()
-    packed[2] = accept(confidence, packed[2] > 0, device["minimum"], device["threshold"])
-    return packed
+    shape = (4, len(plan.group_slots), width)
+    grid = torch.zeros(shape, dtype=torch.float64, device=chosen.device)
+    place = (slice(None), device["row_groups"], device["row_places"])
+    grid[place] = torch.cat([chosen, torch.ones_like(chosen[:1])])
+    tokens, log_confidence, entropy, is_decided = grid[0], grid[1], grid[2], grid[3] > 0
+    confidence = log_confidence.to(torch.float32).exp()
+    is_masked = is_decided
+    edits = None
+    if "masked" in device:
+        is_masked = is_decided & device["masked"]
+        is_other = tokens != device["canvas"]
+        is_editable = is_decided & ~device["masked"]
+        edits = find_edits(confidence, is_other, is_editable, device["editing_threshold"])
+    limits = (device["minimum"], device["threshold"])
+    if table.algorithm[plan.group_slots].any():
+        accepted = accept_by(device["algorithm"], confidence, entropy.float(), is_masked, *limits)
+    else:
+        accepted = accept(confidence, is_masked, *limits)
+    accepted = accepted if edits is None else accepted | edits
+    return torch.stack([tokens, log_confidence, accepted.double()])

@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
-from blockdiff.decoding.acceptance import ALGORITHMS, NO_THRESHOLD
+from blockdiff.decoding.acceptance import NO_THRESHOLD
 from blockdiff.engine.config import EngineConfig
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.models.base import ModelInfo
@@ -15,13 +15,16 @@ from blockdiff.scheduler import MAX_EOS_IDS
 
 MAX_TEMPERATURE = 100.0
 MAX_SEED = 2**64 - 1
+MAX_POST_STEPS = 1024
+MAX_ENTROPY_BOUND = 1e6
+DEFAULT_ENTROPY_BOUND = 0.35
 
 
 class ResolvedDecoding(NamedTuple):
     """Decoding parameters with the model's defaults filled in."""
 
     block_length: int
-    threshold: float
+    threshold: float  # for entropy_bounded: the entropy bound
     eos_ids: tuple[int, ...]
 
 
@@ -29,6 +32,9 @@ def resolve_decoding(request: Request, info: ModelInfo) -> ResolvedDecoding:
     """Defaults of a checked request. A fixed schedule has no threshold unless one is given."""
     decoding = request.decoding
     threshold = decoding.threshold
+    if decoding.algorithm == "entropy_bounded":
+        bound = decoding.entropy_bound
+        threshold = DEFAULT_ENTROPY_BOUND if bound is None else bound
     if threshold is None:
         threshold = info.default_threshold if decoding.denoise_steps is None else NO_THRESHOLD
     return ResolvedDecoding(
@@ -47,6 +53,7 @@ def check_request(
     _check_endings(request, info, has_tokenizer)
     _check_sampling(request.sampling)
     _check_decoding(request.decoding, info)
+    _check_editing(request, info)
 
 
 def _check_prompt(request: Request, info: ModelInfo) -> None:
@@ -98,8 +105,8 @@ def _check_sampling(sampling: SamplingParams) -> None:
 
 
 def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:
-    if decoding.algorithm not in ALGORITHMS:
-        allowed = ", ".join(ALGORITHMS)
+    if decoding.algorithm not in info.algorithms:
+        allowed = ", ".join(info.algorithms)
         raise RequestError(f"algorithm: {decoding.algorithm!r} is unknown; allowed: {allowed}")
     if decoding.block_length is not None:
         _check_block_length(decoding.block_length, info)
@@ -112,7 +119,53 @@ def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:
     if decoding.denoise_steps is not None:
         _check_integer("denoise_steps", decoding.denoise_steps, 1, block_length)
     if decoding.threshold is not None:
+        if decoding.algorithm != "low_confidence":
+            raise RequestError(
+                f"threshold: {decoding.threshold} has no meaning for {decoding.algorithm}; "
+                "leave it out"
+            )
         _check_number("threshold", decoding.threshold, 0.0, 1.0)
+    if decoding.entropy_bound is not None:
+        if decoding.algorithm != "entropy_bounded":
+            raise RequestError(
+                f"entropy_bound: {decoding.entropy_bound} has no meaning for "
+                f"{decoding.algorithm}; leave it out"
+            )
+        _check_number("entropy_bound", decoding.entropy_bound, 0.0, MAX_ENTROPY_BOUND)
+
+
+def _check_editing(request: Request, info: ModelInfo) -> None:
+    """Token editing is one way of decoding: greedy, by confidence, without a schedule."""
+    decoding = request.decoding
+    if decoding.editing_threshold is None:
+        if decoding.max_post_steps is not None or decoding.num_to_transfer != 1:
+            raise RequestError(
+                "max_post_steps, num_to_transfer: only with token editing; give editing_threshold"
+            )
+        return
+    if not info.supports_editing:
+        raise UnsupportedError(
+            f"editing_threshold: {info.model_type} does not support token editing; leave it out"
+        )
+    _check_number("editing_threshold", decoding.editing_threshold, 0.0, 1.0)
+    block_length = decoding.block_length or info.block_length
+    _check_integer("num_to_transfer", decoding.num_to_transfer, 1, block_length)
+    if decoding.max_post_steps is not None:
+        _check_integer("max_post_steps", decoding.max_post_steps, 0, MAX_POST_STEPS)
+    if decoding.denoise_steps is not None:
+        raise RequestError(
+            f"denoise_steps: {decoding.denoise_steps} has no meaning with editing_threshold; "
+            "leave it out"
+        )
+    if decoding.algorithm != "low_confidence":
+        raise RequestError(
+            f"algorithm: {decoding.algorithm!r} cannot edit tokens; allowed: low_confidence"
+        )
+    if request.sampling.temperature > 0:
+        raise RequestError(
+            f"temperature: {request.sampling.temperature} cannot be combined with "
+            "editing_threshold; allowed is 0"
+        )
 
 
 def _check_block_length(block_length: int, info: ModelInfo) -> None:

@@ -40,6 +40,7 @@ class BlockCausalModel(LanguageModel):
     embedding_name = "embed_tokens.weight"
     shared_expert_name = "mlp.shared_experts."
     algorithms: tuple[str, ...] = ("low_confidence",)
+    supports_editing = False
     config: BlockCausalConfig
 
     def __init__(self, config: BlockCausalConfig, fetch: Fetch, has_fused_experts: bool) -> None:
@@ -152,6 +153,7 @@ class BlockCausalModel(LanguageModel):
             default_threshold=own.default_threshold,
             block_anchor="zero",
             supports_autoregressive=False,
+            supports_editing=self.supports_editing,
             algorithms=self.algorithms,
         )
 

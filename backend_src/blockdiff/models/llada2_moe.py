@@ -17,6 +17,7 @@ LLADA2_FLOAT32_SUFFIXES = ("mlp.gate.weight", "mlp.gate.expert_bias")
 class Llada2MoeModel(BlockCausalModel):
     """One packed q | k | v projection; the shared expert is added without a gate."""
 
+    supports_editing = True
     embedding_name = "word_embeddings.weight"
 
     def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:

@@ -14,6 +14,8 @@ from blockdiff.models.weights import Fetch, Shapes
 class SdarModel(BlockCausalModel):
     """Separate q, k and v projections; softmax router without shared expert, or a dense MLP."""
 
+    algorithms = ("low_confidence", "sequential", "entropy_bounded")
+
     def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
         """The attention tensors of ``layer``."""
         own, config = f"layers.{layer}.self_attn.", self.config

@@ -124,6 +124,9 @@ def _flatten(table: SlotTable, chosen: _Chosen, segments: _Segments) -> RoundPla
     is_decided = np.zeros(starts[-1], np.bool_)
     is_decided[starts[1:][segments.decides_last_row] - 1] = True
     is_decided[seen] = table.masked[row_slots[seen], row_places[seen]]
+    is_decided[seen] |= table.is_editing[row_slots[seen]] & (
+        row_places[seen] >= table.first_response[row_slots[seen]]
+    )
     logit_rows = np.flatnonzero(is_decided)
     decided_slots = row_slots[logit_rows]
     is_single = table.is_autoregressive[decided_slots]

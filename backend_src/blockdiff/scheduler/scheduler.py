@@ -152,9 +152,11 @@ class Scheduler:
         table, width = self.table, decisions.token_ids.shape[1]
         rows, columns = np.nonzero(decisions.accepted)
         where = (slots[rows], columns)
+        had_mask = table.masked[slots].any(axis=1)
         table.canvas[where] = decisions.token_ids[rows, columns]
         table.log_probs[where] = decisions.log_probs[rows, columns]
         table.masked[slots, :width] &= ~decisions.accepted
+        self._settle(slots, had_mask, decisions.accepted.any(axis=1))
 
         # The single token of an autoregressive request is committed in the next round.
         is_single = table.is_autoregressive[slots]
@@ -165,11 +167,23 @@ class Scheduler:
         table.pending_start[singles] = table.block_start[singles] + places
         table.step[slots] += 1
 
+    def _settle(self, slots: Ints, had_mask: Flags, has_changed: Flags) -> None:
+        """Blocks that edit end when a preview changes nothing or their extra previews are used."""
+        table = self.table
+        is_confirmed = ~had_mask & ~has_changed
+        has_no_mask = ~table.masked[slots].any(axis=1)
+        table.post_steps[slots] += has_no_mask & ~is_confirmed
+        is_over = table.post_steps[slots] > table.max_post_steps[slots]
+        table.is_unsettled[slots] &= ~(is_confirmed | is_over)
+
     def _endings(self, slots: Ints) -> Ending:
         table = self.table
+        places = np.arange(table.masked.shape[1])
+        is_open = (places < table.block_length[slots][:, None]) & table.is_unsettled[slots][:, None]
+        is_open &= places >= table.first_response[slots][:, None]
         return find_endings(
             table.canvas[slots],
-            table.masked[slots],
+            table.masked[slots] | is_open,
             table.block_length[slots],
             table.first_response[slots],
             table.eos_ids[slots],

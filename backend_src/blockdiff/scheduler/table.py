@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
+from blockdiff.decoding.acceptance import ALGORITHMS
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -18,6 +19,7 @@ Flags = npt.NDArray[np.bool_]
 
 MAX_EOS_IDS = 16
 NO_TOKEN = -1
+DEFAULT_POST_STEPS = 16
 FIRST_WIDTH = 8
 
 
@@ -48,6 +50,11 @@ class SlotTable:
         self.eos_ids: Ints = np.full((num_slots, MAX_EOS_IDS), NO_TOKEN, np.int64)
         self.schedule_steps = self._ints()
         self.threshold: Floats = np.zeros(num_slots, np.float32)
+        self.algorithm = self._ints()
+        self.least_accepted = self._ints()
+        self.is_editing: Flags = np.zeros(num_slots, np.bool_)
+        self.editing_threshold: Floats = np.zeros(num_slots, np.float32)
+        self.max_post_steps = self._ints()
         self.temperature: Floats = np.zeros(num_slots, np.float32)
         self.top_k = self._ints()
         self.top_p: Floats = np.ones(num_slots, np.float32)
@@ -59,6 +66,9 @@ class SlotTable:
         self.block_index = self._ints()
         self.first_response = self._ints()
         self.step = self._ints()
+        # Previews of the open block that began without a mask, and whether tokens may still change.
+        self.post_steps = self._ints()
+        self.is_unsettled: Flags = np.zeros(num_slots, np.bool_)
         self.canvas: Ints = np.zeros((num_slots, FIRST_WIDTH), np.int64)
         self.masked: Flags = np.zeros((num_slots, FIRST_WIDTH), np.bool_)
         self.log_probs: Floats = np.zeros((num_slots, FIRST_WIDTH), np.float32)
@@ -125,6 +135,12 @@ class SlotTable:
     ) -> None:
         self.threshold[slot] = threshold
         self.schedule_steps[slot] = decoding.denoise_steps or 0
+        self.algorithm[slot] = ALGORITHMS.index(decoding.algorithm)
+        self.least_accepted[slot] = decoding.num_to_transfer
+        self.is_editing[slot] = decoding.editing_threshold is not None
+        self.editing_threshold[slot] = decoding.editing_threshold or 0.0
+        post = decoding.max_post_steps
+        self.max_post_steps[slot] = DEFAULT_POST_STEPS if post is None else post
         self.temperature[slot] = sampling.temperature
         self.top_k[slot] = sampling.top_k
         self.top_p[slot] = sampling.top_p
@@ -137,6 +153,8 @@ class SlotTable:
         self.block_index[slot] += 1
         self.first_response[slot] = 0
         self.step[slot] = 0
+        self.post_steps[slot] = 0
+        self.is_unsettled[slot] = self.is_editing[slot]
         self.canvas[slot] = self.mask_token_id
         self.masked[slot] = np.arange(self.masked.shape[1]) < length
 

@@ -1,0 +1,73 @@
+"""Golden ``generate`` entries through the engine, several at a time. Run: pytest tests/golden"""
+
+from typing import Any
+
+import pytest
+
+from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
+from blockdiff.cli.run_jobs import Outcome, run_jobs
+from blockdiff.engine import Engine, EngineConfig
+
+from . import cases
+
+CASES = [
+    case
+    for case in cases.CASES
+    if any(entry["kind"] == "generate" for entry in cases.entries(case))
+]
+
+
+def generate_entries(case: str) -> list[dict[str, Any]]:
+    return [entry for entry in cases.entries(case) if entry["kind"] == "generate"]
+
+
+def test_entries_are_there() -> None:
+    counts = {case: len(generate_entries(case)) for case in CASES}
+    assert len(CASES) == 7 and sum(counts.values()) == 207
+
+
+def run(case: str, entries: list[dict[str, Any]], slots: int) -> list[Outcome]:
+    model = cases.model(case)
+    jobs = []
+    for uid, entry in enumerate(entries):
+        fields = check_fields(parse_line(cases.as_line(entry)))
+        jobs.append(Job(build_request(fields, uid, model.info, None), fields.name))
+    engine = Engine(model, EngineConfig(max_slots=slots, max_context=256))
+    return run_jobs(engine, jobs)
+
+
+def check(entry: dict[str, Any], outcome: Outcome) -> None:
+    """Tokens and reason as the reference's, with no more forwards."""
+    want, counts = entry["expected"], outcome.forwards
+    assert outcome.output_ids == want["token_ids"]
+    assert str(outcome.final.finish_reason) == want["finish_reason"]
+    reference = entry["reference_forwards"]
+    # all commits ride along; prompts prefill in one round, with the first preview
+    assert counts.commit == 0 and counts.prefill <= 1
+    assert counts.preview <= sum(reference.get("per_block", reference.get("denoise_per_block")))
+    steps = [block.denoise_steps for block in outcome.blocks]
+    per_block = reference.get("per_block", reference.get("denoise_per_block"))
+    # whole blocks take exactly the reference's previews, only the last may end early
+    assert steps[:-1] == per_block[: len(steps) - 1]
+    assert steps[-1] <= per_block[len(steps) - 1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_generate(case: str) -> None:
+    """Eight at a time: entries of different parameters share rounds."""
+    entries = generate_entries(case)
+    outcomes = run(case, entries, slots=8)
+    failed = {}
+    for entry, outcome in zip(entries, outcomes, strict=True):
+        try:
+            check(entry, outcome)
+        except AssertionError as error:
+            failed[entry["name"]] = str(error)
+    assert not failed
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_generate_alone(case: str) -> None:
+    """One slot gives the same tokens (a few entries; the others are covered above)."""
+    for entry in generate_entries(case)[::9]:
+        check(entry, run(case, [entry], slots=1)[0])

@@ -59,7 +59,9 @@ def generate(
     threshold: Annotated[
         float | None, typer.Option(help="Accept tokens more probable than this.")
     ] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Only low_confidence so far.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="low_confidence; SDAR also: sequential, entropy_bounded.")
+    ] = None,
     editing_threshold: Annotated[float | None, typer.Option(help="Token editing models.")] = None,
     max_post_steps: Annotated[int | None, typer.Option(help="Token editing models.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 (default) is greedy.")] = None,

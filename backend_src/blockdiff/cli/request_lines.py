@@ -193,6 +193,8 @@ def _eos_ids(line: RequestLine) -> tuple[int, ...] | None:
 def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
     steps = _denoise_steps(line)
     block_length = line.block_length or info.block_length
+    if steps is None and line.strategy == "low_confidence_static":
+        steps = block_length
     if line.transfer_schedule is not None:
         schedule = scheduled_counts(block_length, steps or block_length)
         if line.transfer_schedule != schedule:

@@ -184,7 +184,11 @@ def _check_autoregressive(decoding: DecodingParams, info: ModelInfo) -> None:
         raise UnsupportedError(
             f"mode: {info.model_type} cannot decode autoregressively; allowed: diffusion"
         )
-    for field in ("denoise_steps", "threshold"):
+    if decoding.algorithm != "low_confidence":
+        raise UnsupportedError(
+            f"algorithm: {decoding.algorithm} has no meaning in autoregressive mode; leave it out"
+        )
+    for field in ("denoise_steps", "threshold", "editing_threshold"):
         if (value := getattr(decoding, field)) is not None:
             raise UnsupportedError(
                 f"{field}: {value} has no meaning in autoregressive mode; leave it out"

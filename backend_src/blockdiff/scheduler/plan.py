@@ -123,10 +123,7 @@ def _flatten(table: SlotTable, chosen: _Chosen, segments: _Segments) -> RoundPla
 
     is_decided = np.zeros(starts[-1], np.bool_)
     is_decided[starts[1:][segments.decides_last_row] - 1] = True
-    is_decided[seen] = table.masked[row_slots[seen], row_places[seen]]
-    is_decided[seen] |= table.is_editing[row_slots[seen]] & (
-        row_places[seen] >= table.first_response[row_slots[seen]]
-    )
+    is_decided[seen] = _is_open(table, row_slots[seen], row_places[seen])
     logit_rows = np.flatnonzero(is_decided)
     decided_slots = row_slots[logit_rows]
     is_single = table.is_autoregressive[decided_slots]
@@ -154,6 +151,14 @@ def _flatten(table: SlotTable, chosen: _Chosen, segments: _Segments) -> RoundPla
         commit_slots=chosen.commits,
         preview_slots=chosen.previews,
     )
+
+
+def _is_open(table: SlotTable, slots: Ints, places: Ints) -> Flags:
+    """Which canvas rows a preview decides: masked ones and, where tokens are edited, all others
+    that are not prompt."""
+    is_response = places >= table.first_response[slots]
+    decided: Flags = table.masked[slots, places] | (table.is_editing[slots] & is_response)
+    return decided
 
 
 def _prompt_rows(table: SlotTable, chosen: _Chosen) -> list[Ints]:

@@ -66,6 +66,28 @@ def test_generate(case: str) -> None:
     assert not failed
 
 
+def test_more_steps_than_positions_change_nothing() -> None:
+    case = "llada2_moe/block8"
+    entry = next(e for e in generate_entries(case) if e["name"].startswith("multiple_3blocks"))
+    schedule = [1] * 8 + [0] * 16
+    more = {"steps": 32, "effective_steps": 24, "transfer_schedule": schedule, "max_tokens": 24}
+    changed = {**entry, "params": {**entry["params"], **more}}
+    check(entry, run(case, [changed], slots=1)[0])
+
+
+def test_entropy_bounded_is_between_one_at_a_time_and_all_at_once() -> None:
+    case = "sdar/block4"
+    entry = next(e for e in generate_entries(case) if e["params"]["strategy"] == "sequential")
+    params = {k: v for k, v in entry["params"].items() if k not in ("steps", "transfer_schedule")}
+    steps = []
+    for bound in (0.0, 4.0, 1e6):
+        own = {**params, "strategy": "entropy_bounded", "eb_threshold": bound, "stop_ids": []}
+        outcome = run(case, [{**entry, "params": own}], slots=1)[0]
+        assert len(outcome.output_ids) == params["max_tokens"]
+        steps.append(sum(block.denoise_steps for block in outcome.blocks))
+    assert steps[0] > steps[1] > steps[2] == len(outcome.blocks)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_generate_alone(case: str) -> None:
     """One slot gives the same tokens (a few entries; the others are covered above)."""

@@ -199,6 +199,9 @@ def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
         schedule = scheduled_counts(block_length, steps or block_length)
         if line.transfer_schedule != schedule:
             raise RequestError(f"transfer_schedule: must be {schedule} for these steps")
+    if line.steps is not None and steps is not None:
+        # the references take more steps than positions, which leaves steps without a share
+        steps = min(steps, block_length)
     algorithm = line.algorithm or "low_confidence"
     if line.strategy is not None:
         if line.algorithm is not None:

@@ -87,7 +87,6 @@ def scheduled_minimum(
 
 
 def scheduled_counts(block_length: int, steps: int) -> list[int]:
-    """The whole schedule of a block: positions accepted per step while masks are left."""
-    lengths, all_steps = np.full(steps, block_length), np.full(steps, steps)
-    counts: list[int] = scheduled_minimum(lengths, all_steps, np.arange(steps)).tolist()
-    return counts
+    """The whole schedule of a block, zeros at the end when there are more steps than positions."""
+    share, more = divmod(block_length, steps)
+    return [share + (step < more) for step in range(steps)]

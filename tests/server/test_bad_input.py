@@ -188,7 +188,7 @@ def bystander(wide: TritonServer) -> Iterator[None]:
         (responses,) = stream.collect().values()
     assert all(r.error is None for r in responses)
     assert "".join(r.values["text_output"] for r in responses) == text
-    wait_until(lambda: is_idle(wide, 64), 2, "all slots free")
+    wait_until(lambda: is_idle(wide, 64), 10, "all slots free")
 
 
 def check_line(text: str, start: str, says: str) -> None:

@@ -258,10 +258,13 @@ def test_every_special_token_as_text(wide: TritonServer) -> None:
 
 
 @pytest.mark.usefixtures("bystander")
-def test_look_alike_parameters(wide: TritonServer) -> None:
+def test_unknown_parameters(wide: TritonServer) -> None:
     status, answer = generate(wide, {"text_input": OK, "max_token": 5})
     assert status == 400
     assert "did you mean max_tokens" in answer["error"]
+    status, answer = generate(wide, {"text_input": OK, "colour": "blue"})
+    assert status == 400
+    assert 'parameter "colour": unknown, allowed ' in answer["error"]
     status, answer = generate(wide, {"text_input": OK, "logprobs": 5})
     assert (status, "not supported" in answer["error"]) == (400, True)
 

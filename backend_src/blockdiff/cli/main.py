@@ -59,6 +59,16 @@ COMMANDS = {
         "Measure accuracy and tokens per forward.",
         ("blockdiff eval --model demo/checkpoint",),
     ),
+    "plan": Command(
+        "blockdiff.cli.plan",
+        "plan",
+        "Say what memory a model needs and how many requests fit.",
+        (
+            "blockdiff plan --model demo/checkpoint --device-memory 2GiB",
+            "blockdiff plan --model config.json --device-memory 80GiB --dtype int8 "
+            "--tensor-parallel 2 --max-context 32768",
+        ),
+    ),
     "weights": Command(
         "blockdiff.cli.weights",
         "app",

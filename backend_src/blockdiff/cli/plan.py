@@ -89,7 +89,7 @@ def show(made: Plan) -> None:
     console.print(
         f"{model.config.model_type}: {_count(model.parameters)} parameters, "
         f"{_count(model.active_parameters)} active per token; weights in {setup.dtype} "
-        f"{_count(sum(weight_parts(model, setup.dtype).values()))}B"
+        f"{_bytes(sum(weight_parts(model, setup.dtype).values()))}"
     )
     console.print(
         f"on {devices}{setup.device_memory / GIB:.1f} GiB: {setup.slots} slots, "
@@ -165,4 +165,8 @@ def notes(made: Plan) -> list[str]:
 
 
 def _count(number: int) -> str:
-    return f"{number / 1e9:.2f} G" if number >= 1e9 else f"{number / 1e6:.2f} M"
+    return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.2f} M"
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.2f} MB"

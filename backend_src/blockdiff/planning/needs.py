@@ -126,13 +126,14 @@ def _delta_stage(config: ModelConfig, dtype: str, load: Load) -> int:
 
 
 def _attention_stage(config: ModelConfig, dtype: str, load: Load) -> int:
-    """Projections; the keys and values of all slots gathered and joined; the mask and its bias."""
+    """Projections, padded and mixed; all slots' keys and values gathered, then joined; masks."""
     size = element_bytes(dtype)
     heads = 2 * (config.num_attention_heads + config.num_key_value_heads)
     cached = 2 * config.num_key_value_heads * config.head_dim * size * load.slots * load.context
-    blocks = max(load.slots * load.block_length, load.prefill_rows)
-    mask = blocks * load.context * (1 + size)
-    return 2 * load.rows * heads * config.head_dim * size + 2 * cached + mask
+    # every group keeps its mask for the round; attention turns one at a time into a bias
+    largest_group = max(load.slots * load.block_length, load.prefill_rows)
+    masks = (load.rows + largest_group * size) * load.context
+    return 3 * load.rows * heads * config.head_dim * size + 2 * cached + masks
 
 
 def _expert_stage(config: ModelConfig, dtype: str, load: Load) -> int:

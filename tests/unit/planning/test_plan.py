@@ -122,7 +122,7 @@ def test_the_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str])
     words = ["plan", "--model", str(CONFIG), "--device-memory", "80GiB", "--tensor-parallel", "2"]
     assert run(words) == 0
     out = capsys.readouterr().out
-    assert "It fits." in out and "34.66 G parameters" in out and "32.30" in out
+    assert "It fits." in out and "34.66 B parameters" in out and "32.30" in out
     assert "forecast" in out
 
 
@@ -158,6 +158,29 @@ def test_bad_models_are_refused_in_one_line(
         assert run(["plan", "--model", str(path), "--device-memory", "1GB"]) == 2
         error = capsys.readouterr().err
         assert said in error and len(error.splitlines()) == 1
+
+
+def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).resolve().parents[3]
+    readme = (root / "README.md").read_text("utf-8")
+    command = (
+        f"blockdiff plan --model {CONFIG.relative_to(root)} "
+        "--device-memory 80GiB --max-context 32768"
+    )
+    assert f"\n    {command}\n" in readme
+    words = ["--device-memory", "80GiB", "--max-context", "32768"]
+    assert run(["plan", "--model", str(CONFIG), *words]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert f"\n    {line.rstrip()}\n" in readme
+    for dtype, devices in (("bf16", 1), ("bf16", 2), ("int8", 1), ("int4", 1)):
+        flags = ("--dtype", dtype, "--tensor-parallel", devices)
+        found = plan_json(capsys, "--model", CONFIG, *words, *flags)
+        row = (
+            f"| {dtype} | {devices} x 80 GiB | {found['weight_bytes_all_devices'] / 1e9:.1f} "
+            f"| {found['bytes_per_device']['total'] / GIB:.1f} "
+            f"| {found['fitting_slots'] or 'none'} |"
+        )
+        assert row in readme
 
 
 def test_a_plan_needs_no_torch() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from .types import Options
 
@@ -102,6 +103,13 @@ _RETRY_AFTER = re.compile(
 )
 
 
+# gRPC's own text for a port where nobody, or something else, answers.
+_NO_CONNECTION = re.compile(
+    r"^failed to connect to all addresses; last error: [A-Z_]+: (?:ipv[46]:)?(?P<address>\S+): "
+    r"(?:Failed to connect to remote host: )?(?P<reason>.+)$"
+)
+
+
 class _Parsed(NamedTuple):
     message: str
     ensemble: str | None
@@ -138,9 +146,18 @@ def _build(kind: type[ClientError], parsed: _Parsed) -> ClientError:
     )
 
 
+def _plain(details: str) -> str:
+    """gRPC's text about a failed connection in words that say what to look at."""
+    match = _NO_CONNECTION.match(details)
+    if match is None:
+        return details
+    address = unquote(match["address"])
+    return f"cannot connect to {address} ({match['reason']}): is that a running server's gRPC port?"
+
+
 def from_status(status: str, details: str) -> ClientError:
     """Error for a gRPC status name such as ``"UNAVAILABLE"`` with its detail text."""
-    parsed = _parse(details)
+    parsed = _parse(_plain(details))
     kind = _BY_STATUS.get(status, ServerError)
     text = parsed.message.lower()
     if kind is Unavailable and "timeout expired" in text:

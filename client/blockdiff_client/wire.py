@@ -6,6 +6,7 @@ retries, and checks only that a value fits its tensor: what a value may be is th
 
 from __future__ import annotations
 
+import difflib
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,9 @@ def input_values(
     values: dict[str, Any] = {"text_input": prompt, "messages": messages}
     for name, value in options.items():
         if name not in _OPTIONS:
-            raise InvalidArgument(f"{name}: no such option")
+            close = difflib.get_close_matches(name, _OPTIONS, 1)
+            hint = f", did you mean {close[0]}?" if close else ""
+            raise InvalidArgument(f"{name}: no such option{hint}")
         values[name] = value
     values.update(stream=True, return_num_input_tokens=True, return_num_output_tokens=True)
     return {name: value for name, value in values.items() if value is not None}

@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from blockdiff.embedded import processes
-from tests.server.calls import Stream, inputs, script, wait_until
+from tests.server.calls import Stream, inputs, metric, script, wait_until
 from tests.server.conftest import CHECKPOINT
 
 pytestmark = [pytest.mark.server, pytest.mark.chaos]
@@ -30,6 +30,7 @@ class Served(NamedTuple):
     """A running ``blockdiff serve``; also what the callers need of a server."""
 
     grpc_url: str
+    metrics_url: str
     pids: Callable[[], list[int]]
     lines: list[str]
     process: subprocess.Popen[str]
@@ -79,7 +80,8 @@ def served(make_repository: Callable[..., Path]) -> Iterator[Served]:
     try:
         wait_until(lambda: bool(announced) or process.poll() is not None, 90, "serve is ready")
         assert announced, "".join(lines)
-        yield Served(announced[0]["grpc"], lambda: [announced[-1]["pid"]], lines, process)
+        urls = announced[0]
+        yield Served(urls["grpc"], urls["metrics"], lambda: [announced[-1]["pid"]], lines, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, "".join(lines)
         assert not any("Traceback" in line for line in lines)
@@ -178,10 +180,11 @@ def test_engine_thread_breaks(served: Served, fault: str) -> None:
 
 def test_sigterm_lets_running_and_waiting_streams_finish(served: Served) -> None:
     """Two run and one waits; who comes later is told to go elsewhere."""
-    values = {"text_input": script("a b c d", block=1, delay=0.4), "stream": True}
+    values = {"text_input": script("a b c d", block=1, delay=1.0), "stream": True}
     ends: list[Any] = []
     threads = [watch(served, values, ends) for _ in range(3)]
-    time.sleep(1.0)
+    wait_until(lambda: metric(served, "blockdiff_running_requests") == 2, 10, "two run")
+    wait_until(lambda: metric(served, "blockdiff_waiting_requests") == 1, 10, "one waits")
     served.process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
     assert newcomer_status(served) == "StatusCode.UNAVAILABLE"

@@ -163,6 +163,11 @@ def test_a_closed_pipe_is_quiet(fake: FakeTriton) -> None:
     assert (done.stdout, done.stderr) == (b"x", b"")
 
 
+def heed_interrupts() -> None:
+    """As at a terminal; a test run in the background has inherited that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Terminal:
     """The command on a pseudo-terminal."""
 
@@ -177,6 +182,7 @@ class Terminal:
             stderr=child_fd,
             env=environment,
             start_new_session=True,
+            preexec_fn=heed_interrupts,
         )
         os.close(child_fd)
         self.output = ""

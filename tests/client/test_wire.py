@@ -90,6 +90,14 @@ def test_exactly_one_of_prompt_and_messages(prompt: Any, messages: Any) -> None:
         input_values(prompt, messages, {})
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("max_tokns", "max_tokens"), ("log_probs", "return_log_probs")]
+)
+def test_a_misspelt_option_gets_a_hint(name: str, wanted: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{name}: no such option, did you mean {wanted}"):
+        input_values("a", None, {name: 1})
+
+
 def test_text_is_length_prefixed_utf8() -> None:
     request = build_request("m", "id", {"text_input": "é"})
     assert request.raw_input_contents[0] == struct.pack("<I", 2) + "é".encode()
@@ -167,3 +175,23 @@ def test_kinds(status: str | None, text: str, kind: str) -> None:
     error = from_text(text) if status is None else from_status(status, text)
     assert type(error).__name__ == kind
     assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("details", "place"),
+    [
+        (
+            "UNKNOWN: ipv6:%5B::1%5D:8001: Failed to connect to remote host: Connection refused",
+            "[::1]:8001 (Connection refused)",
+        ),
+        (
+            "UNAVAILABLE: ipv4:127.0.0.1:8000: Socket closed",
+            "127.0.0.1:8000 (Socket closed)",
+        ),
+    ],
+)
+def test_a_failed_connection_says_what_to_look_at(details: str, place: str) -> None:
+    text = f"failed to connect to all addresses; last error: {details}"
+    error = from_status("UNAVAILABLE", text)
+    line = f"cannot connect to {place}: is that a running server's gRPC port?"
+    assert (type(error).__name__, str(error)) == ("Unavailable", line)

@@ -44,6 +44,15 @@ def test_special_tokens_are_single_ids() -> None:
     assert len({found[0] for found in ids}) == len(names)
 
 
+def test_a_tool_needs_no_parameters() -> None:
+    tokenizer = Tokenizer.load(CHECKPOINT)
+    user = [{"role": "user", "content": "what time is it"}]
+    for more in ({}, {"parameters": {}}, {"parameters": {"type": "object"}}):
+        tool = {"type": "function", "function": {"name": "get_time", **more}}
+        prompt = tokenizer.apply_chat_template(user, [tool])
+        assert "get_time()" in tokenizer.decode(prompt)
+
+
 def test_its_prompts_are_the_held_out_ones(tmp_path: Path) -> None:
     write_eval_prompts(tmp_path)
     name = "eval_prompts.jsonl"

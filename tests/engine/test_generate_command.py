@@ -263,3 +263,14 @@ def test_a_failed_request_is_one_clear_line(
 
 def test_a_missing_model_is_refused(command: Command, tmp_path: Path) -> None:
     assert "nothing_here" in command.refusal("--input-ids", "1", model=tmp_path / "nothing_here")
+
+
+def test_ctrl_c_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("blockdiff.cli.generate.load_tokenizer", interrupted)
+    assert run_command(["generate", "--model", str(CHECKPOINT), "--input-ids", "1"]) == 1
+    assert capsys.readouterr().err.strip() == "blockdiff: interrupted"

@@ -188,7 +188,7 @@ def bystander(wide: TritonServer) -> Iterator[None]:
         (responses,) = stream.collect().values()
     assert all(r.error is None for r in responses)
     assert "".join(r.values["text_output"] for r in responses) == text
-    wait_until(lambda: is_idle(wide, 64), 2, "all slots free")
+    wait_until(lambda: is_idle(wide, 64), 10, "all slots free")
 
 
 def check_line(text: str, start: str, says: str) -> None:
@@ -258,10 +258,13 @@ def test_every_special_token_as_text(wide: TritonServer) -> None:
 
 
 @pytest.mark.usefixtures("bystander")
-def test_look_alike_parameters(wide: TritonServer) -> None:
+def test_unknown_parameters(wide: TritonServer) -> None:
     status, answer = generate(wide, {"text_input": OK, "max_token": 5})
     assert status == 400
     assert "did you mean max_tokens" in answer["error"]
+    status, answer = generate(wide, {"text_input": OK, "colour": "blue"})
+    assert status == 400
+    assert 'parameter "colour": unknown, allowed ' in answer["error"]
     status, answer = generate(wide, {"text_input": OK, "logprobs": 5})
     assert (status, "not supported" in answer["error"]) == (400, True)
 

@@ -88,7 +88,8 @@ def test_the_same_alone_and_among_others(demo: TritonServer) -> None:
 
 
 def test_a_seed_reproduces(demo: TritonServer) -> None:
-    values = ask("sort 3 1", temperature=1.5, max_tokens=32, ignore_eos=True)
+    # The trained model is so sure that only a high temperature makes it waver.
+    values = ask("reverse stone", temperature=8.0, max_tokens=32, ignore_eos=True)
     first = streamed(demo, {**values, "seed": 7})
     assert streamed(demo, {**values, "seed": 7}) == first
     assert streamed(demo, {**values, "seed": 8}) != first

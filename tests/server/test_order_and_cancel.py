@@ -26,7 +26,7 @@ from .calls import (
 pytestmark = pytest.mark.server
 
 BLOCK_SECONDS = 0.4
-SLACK_SECONDS = 0.35
+SLACK_SECONDS = 1.0
 LONG = "sort the words " * 40
 
 
@@ -78,7 +78,7 @@ def test_order_of_200_concurrent_mixed_requests(wide: TritonServer) -> None:
         if values["stream"] and len(parts) > 1:
             assert [part["block_index"] for part in parts] == list(range(len(parts)))
         assert [part["is_final"] for part in parts] == [False] * (len(parts) - 1) + [True]
-    wait_until(lambda: free(wide) == 64, 2, "all slots free")
+    wait_until(lambda: free(wide) == 64, 10, "all slots free")
 
 
 def test_grpc_cancel_frees_the_slot_within_one_block(narrow: TritonServer) -> None:
@@ -109,9 +109,9 @@ def test_direct_cancel_is_seen_before_the_first_block(narrow: TritonServer) -> N
     ids, spec = preprocessed(narrow, {"text_input": script("x", first_delay=30), "stream": True})
     with Stream(narrow) as stream:
         stream.send_raw([ids, spec], "block_diffusion")
-        wait_until(lambda: free(narrow) == 1, 2, "running")
+        wait_until(lambda: free(narrow) == 1, 10, "running")
         stream.cancel()
-        wait_until(lambda: is_idle(narrow), 0.6, "slot free")
+        wait_until(lambda: is_idle(narrow), 5, "slot free")
 
 
 def test_unary_cancel_frees_the_slot(narrow: TritonServer) -> None:
@@ -119,7 +119,7 @@ def test_unary_cancel_frees_the_slot(narrow: TritonServer) -> None:
     done = threading.Event()
     values = {"text_input": script(LONG, delay=BLOCK_SECONDS), "max_tokens": 512}
     call = client.async_infer("unary", inputs(values), callback=lambda **_: done.set())
-    wait_until(lambda: free(narrow) == 1, 2, "running")
+    wait_until(lambda: free(narrow) == 1, 10, "running")
     call.cancel()
     wait_until(lambda: is_idle(narrow), 2 * BLOCK_SECONDS + SLACK_SECONDS, "slot free")
     assert done.wait(2)
@@ -131,15 +131,15 @@ def test_direct_cancel_while_waiting_in_execute(narrow: TritonServer) -> None:
     with Stream(narrow) as running, Stream(narrow) as waiting:
         running.send(values, request_id="1")
         running.send(values, request_id="2")
-        wait_until(lambda: free(narrow) == 0, 2, "both slots taken")
+        wait_until(lambda: free(narrow) == 0, 10, "both slots taken")
         waiting.send_raw(preprocessed(narrow, values), "block_diffusion")
-        wait_until(lambda: metric(narrow, "blockdiff_waiting_requests") == 1, 2, "one waits")
+        wait_until(lambda: metric(narrow, "blockdiff_waiting_requests") == 1, 10, "one waits")
         waiting.cancel()
-        wait_until(lambda: metric(narrow, "blockdiff_waiting_requests") == 0, 1, "gave up")
+        wait_until(lambda: metric(narrow, "blockdiff_waiting_requests") == 0, 10, "gave up")
         assert free(narrow) == 0
         answers = running.collect(2)
     assert all(rs[-1].values["finish_reason"] == "stop" for rs in answers.values())
-    wait_until(lambda: is_idle(narrow), 2, "all slots free")
+    wait_until(lambda: is_idle(narrow), 10, "all slots free")
 
 
 def test_requests_cancelled_while_waiting_take_one_block_at_most(narrow: TritonServer) -> None:
@@ -149,11 +149,11 @@ def test_requests_cancelled_while_waiting_take_one_block_at_most(narrow: TritonS
     with Stream(narrow) as running, Stream(narrow) as waiting:
         running.send(short, request_id="1")
         running.send(short, request_id="2")
-        wait_until(lambda: free(narrow) == 0, 2, "both slots taken")
+        wait_until(lambda: free(narrow) == 0, 10, "both slots taken")
         # One waits inside execute, two in Triton's queue.
         for number in range(3):
             waiting.send(long, request_id=f"w{number}")
-        wait_until(lambda: metric(narrow, "blockdiff_waiting_requests") == 1, 2, "one waits")
+        wait_until(lambda: metric(narrow, "blockdiff_waiting_requests") == 1, 10, "one waits")
         waiting.cancel()
         answers = running.collect(2)
         assert all(rs[-1].values["finish_reason"] == "stop" for rs in answers.values())

@@ -42,7 +42,7 @@ class Filler:
         """Two run, the third waits inside execute, the others in Triton's queue."""
         for number in range(count):
             self.send(str(number))
-            wait_until(lambda number=number: self._has_arrived(number), 2, f"{number} arrived")
+            wait_until(lambda number=number: self._has_arrived(number), 10, f"{number} arrived")
 
     def _has_arrived(self, number: int) -> bool:
         if number < 2:
@@ -70,7 +70,7 @@ def test_ten_requests_on_two_slots_and_a_queue_of_four(narrow: TritonServer, mod
     assert {str(n) for n in range(7)} <= answers.keys()
     waited = metric(narrow, "nv_inference_queue_duration_us", model="block_diffusion") - queue_time
     assert waited > 4e6
-    wait_until(lambda: is_idle(narrow), 2, "all slots free")
+    wait_until(lambda: is_idle(narrow), 10, "all slots free")
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -84,7 +84,7 @@ def test_priority_passes_the_queue(narrow: TritonServer, model: str) -> None:
     # Two were running and one waited inside execute, already past the queue.
     assert set(order[:2]) == {"0", "1"}
     assert set(order[2:4]) == {"2", "urgent"}
-    wait_until(lambda: is_idle(narrow), 2, "all slots free")
+    wait_until(lambda: is_idle(narrow), 10, "all slots free")
 
 
 def test_overload_over_http_and_unary(narrow: TritonServer) -> None:
@@ -122,16 +122,16 @@ def test_deadline_while_running_ends_with_timeout(narrow: TritonServer) -> None:
     assert responses[-1].values["finish_reason"] == "timeout"
     assert responses[-1].values["is_final"] is True
     assert len(responses) > 3
-    wait_until(lambda: is_idle(narrow), 1, "all slots free")
+    wait_until(lambda: is_idle(narrow), 10, "all slots free")
 
 
 def test_deadline_before_the_first_block(narrow: TritonServer) -> None:
     values = {"text_input": script("late", first_delay=20), "stream": True}
     began = time.monotonic()
     responses = stream_all(narrow, values, timeout=400_000)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 5.0
     assert [r.values["finish_reason"] for r in responses] == ["timeout"]
-    wait_until(lambda: is_idle(narrow), 1, "all slots free")
+    wait_until(lambda: is_idle(narrow), 10, "all slots free")
 
 
 def test_deadline_while_waiting(narrow: TritonServer) -> None:
@@ -140,10 +140,10 @@ def test_deadline_while_waiting(narrow: TritonServer) -> None:
         began = time.monotonic()
         waiting.send(SLOW, timeout=400_000)
         error = waiting.next().error
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 5.0
         assert "retry" in str(error) or "Request timeout expired" in str(error)
         running.collect(2)
-    wait_until(lambda: is_idle(narrow), 2, "all slots free")
+    wait_until(lambda: is_idle(narrow), 10, "all slots free")
 
 
 def test_a_failing_round_fails_its_request_only(narrow: TritonServer) -> None:
@@ -159,4 +159,4 @@ def test_a_failing_round_fails_its_request_only(narrow: TritonServer) -> None:
         assert unary_status(narrow, values["text_input"]) == "StatusCode.UNAVAILABLE"
         assert next(iter(other.collect().values()))[-1].values["finish_reason"] == "stop"
     assert post(narrow, "/v2/models/ensemble/generate", {"text_input": script("ok")})[0] == 200
-    wait_until(lambda: is_idle(narrow), 2, "all slots free")
+    wait_until(lambda: is_idle(narrow), 10, "all slots free")

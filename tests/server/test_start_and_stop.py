@@ -85,7 +85,7 @@ def test_a_drained_server_loses_no_stream(
             stream.send(values, request_id="running")
             wait_until(lambda: free(server) == 0, 5, "both run")
             stream.send(values, request_id="in execute")
-            wait_until(lambda: metric(server, "blockdiff_waiting_requests") == 1, 2, "one waits")
+            wait_until(lambda: metric(server, "blockdiff_waiting_requests") == 1, 10, "one waits")
             relay, beat = settings["BLOCKDIFF_RELAY_SOCKET"], settings["BLOCKDIFF_HEARTBEAT_FILE"]
             emptied: list[bool] = []
             drainer = threading.Thread(

@@ -39,7 +39,7 @@ class OutputFormat(str, Enum):
 
 def generate(
     model: Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)],
-    prompt: Annotated[str | None, typer.Option(help="Raw text to continue.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Raw text to continue; no template.")] = None,
     messages: Annotated[str | None, typer.Option(help="Chat messages as JSON.")] = None,
     input_ids: Annotated[str | None, typer.Option(help="Token ids, e.g. 1,2,3.")] = None,
     requests: Annotated[

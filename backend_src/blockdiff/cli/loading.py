@@ -35,7 +35,8 @@ def read_lines(flag: str, path: Path) -> list[tuple[str, str]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{flag}: cannot read {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{flag}: cannot read {path}: {reason}") from error
     lines = [
         (f"{path} line {number}: ", line)
         for number, line in enumerate(text.split("\n"), start=1)

@@ -40,7 +40,8 @@ COMMANDS = {
         "generate",
         "Generate text without a server.",
         (
-            'blockdiff generate --model demo/checkpoint --prompt "sort 52 7 31" --format json',
+            "blockdiff generate --model demo/checkpoint --messages "
+            """'[{"role": "user", "content": "sort 52 7 31"}]'""",
             "blockdiff generate --model demo/checkpoint --requests requests.jsonl --concurrency 4",
         ),
     ),
@@ -94,7 +95,7 @@ def build_app(wanted: str | None) -> typer.Typer:
         name="blockdiff",
         help="Block-diffusion language models: engine and Triton server in one command.",
         epilog="Examples: blockdiff serve --model demo/checkpoint; "
-        'blockdiff generate --model demo/checkpoint --prompt "sort 52 7 31"',
+        "blockdiff eval --model demo/checkpoint --limit 40",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -137,7 +138,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = build_app(wanted)(words, standalone_mode=False, prog_name="blockdiff")
         # The parser turns Ctrl-C into 130 in some releases; ours is 1 like every other failure.
-        return (1 if code == _INTERRUPTED else code) if isinstance(code, int) else 0
+        if code == _INTERRUPTED:
+            return fail("interrupted", 1)
+        return code if isinstance(code, int) else 0
     except (ConfigError, RequestError) as error:
         return fail(error, 2)
     except BlockdiffError as error:

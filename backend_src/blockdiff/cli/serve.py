@@ -192,16 +192,16 @@ def serve(
     http_port: Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
     metrics_port: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
-    slots: Annotated[int | None, typer.Option(min=1, help="Requests that run at once.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 8.")] = None,
     max_queue_size: Annotated[
-        int | None, typer.Option(min=0, help="Requests that wait; more are refused.")
+        int | None, typer.Option(min=0, help="Requests that wait; more are refused. 64.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")] = None,
     max_context: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu (default) or cuda.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 (default) or bfloat16.")] = None,
     exit_timeout_secs: Annotated[
         int, typer.Option(min=1, help="How long running requests may take to finish at the end.")
     ] = 30,

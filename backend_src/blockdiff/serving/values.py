@@ -19,6 +19,9 @@ from blockdiff.serving.fields import BY_NAME, CANONICAL, KNOWN_ELSEWHERE, Field,
 _SHOWN_CHARACTERS = 60
 # Far beyond any tool schema; templates and their filters walk values recursively.
 MAX_JSON_DEPTH = 100
+# Names of parameters that Triton, its forwarded headers and tracing put beside a request.
+NOT_OURS = ("triton_", "sequence_", "blockdiff_", "priority", "timeout", "headers", "binary_data")
+NOT_OURS += ("x-", "x_", "trace")
 
 
 def shown(value: object) -> str:
@@ -204,12 +207,15 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def _known_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Request parameters that are fields; look-alikes are refused, others are not ours."""
+    """Request parameters that are fields; unknown ones are refused, Triton's own passed over.
+
+    `/generate` turns every key of a body that is no input into a parameter, misspellings included.
+    """
     known = {}
     for name, value in parameters.items():
         if name in CANONICAL and name != "sampling_parameters":
             known[name] = value
-        elif name in KNOWN_ELSEWHERE or difflib.get_close_matches(name, CANONICAL, 1, 0.8):
+        elif not name.lower().startswith(NOT_OURS):
             raise _unknown(f"parameter {shown(name)}", name)
     return known
 

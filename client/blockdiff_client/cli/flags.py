@@ -117,7 +117,8 @@ def read_tools(path: Path) -> str:
         text = path.read_text(encoding="utf-8")
         tools = json.loads(text)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidArgument(f"--tools: cannot read {str(path)!r} ({error})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidArgument(f"--tools: cannot read {str(path)!r} ({reason})") from None
     if not isinstance(tools, list):
         raise InvalidArgument(f"--tools: {str(path)!r} does not hold a JSON list")
     return text

@@ -17,17 +17,26 @@ from ..types import Generation
 from .screen import Screen
 
 
-def read_input(prompt: str | None, messages: str | None) -> dict[str, str]:
-    """Keyword ``prompt`` or ``messages`` from the command line, a file (``@FILE``) or stdin."""
+def read_input(
+    prompt: str | None, messages: str | None, *, as_chat: bool = False
+) -> dict[str, Any]:
+    """Keyword ``prompt`` or ``messages`` from the command line, a file (``@FILE``) or stdin.
+
+    ``as_chat`` turns the prompt into the one message of a user.
+    """
     if prompt is not None and messages is not None:
         raise InvalidArgument("give either a prompt or --messages, not both")
+    if messages is not None and as_chat:
+        raise InvalidArgument("--chat goes with a prompt; --messages are a chat already")
     if messages is not None:
         return {"messages": _text_or_file("--messages", messages)}
     if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
-        return {"prompt": _decode(sys.stdin.buffer.read(), "stdin").removesuffix("\n")}
-    if prompt is None:
+        text = _decode(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
+    elif prompt is None:
         raise InvalidArgument("give a prompt as argument, on stdin, or as --messages")
-    return {"prompt": _decode(prompt.encode("utf-8", "surrogateescape"), "prompt")}
+    else:
+        text = _decode(prompt.encode("utf-8", "surrogateescape"), "prompt")
+    return {"messages": [{"role": "user", "content": text}]} if as_chat else {"prompt": text}
 
 
 def _text_or_file(name: str, value: str) -> str:

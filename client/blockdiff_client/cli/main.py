@@ -47,14 +47,15 @@ FormatOption = Annotated[Format, typer.Option("--format", help="How to print the
 
 _GENERATE_HELP = """Answer one prompt; blocks appear as they arrive.
 
-The prompt is the argument, or stdin when it is "-" or left out.
+The prompt is the argument, or stdin when it is "-" or left out. It is raw text to continue; with
+--chat it is a user's message, which is what chat models such as the demo model answer.
 
 \b
 Examples:
-  blockdiff-client generate "sort 52 7 31 88"
-  echo "reverse stone" | blockdiff-client generate --max-tokens 32
+  blockdiff-client generate --chat "sort 52 7 31 88"
+  echo "reverse stone" | blockdiff-client generate --chat --max-tokens 32
   blockdiff-client generate --messages @chat.json --tools tools.json --format json
-  blockdiff-client generate "copy hello" --threshold 0.95 --block-length 16 --deadline 10
+  blockdiff-client generate --chat "copy hello" --threshold 0.95 --block-length 16 --deadline 10
 """
 
 _CHAT_HELP = f"""Keep a conversation; Ctrl-C cancels the running answer, Ctrl-D leaves.
@@ -97,6 +98,7 @@ def generate_command(
     messages: Annotated[
         str | None, typer.Option("--messages", help="Chat messages as JSON, or @FILE.")
     ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's message.")] = False,
     request_id: Annotated[str | None, typer.Option("--request-id", help="Id for logs.")] = None,
     output: FormatOption = Format.TEXT,
     model: Model = "ensemble",
@@ -104,13 +106,13 @@ def generate_command(
 ) -> None:
     screen = Screen()
     with _one_line_errors(screen):
-        request = read_input(prompt, messages) | request_options(options)
+        request = read_input(prompt, messages, as_chat=chat) | request_options(options)
         with Client(url, model=model) as client:
             request["request_id"] = request_id
             generate(client, screen, request, as_json=output is Format.JSON)
 
 
-@app.command("chat", help=_CHAT_HELP)
+@app.command("chat", help=_CHAT_HELP, short_help="Keep a conversation in the terminal.")
 @with_flags
 def chat_command(
     options: dict[str, Any],
@@ -124,7 +126,7 @@ def chat_command(
         raise typer.Exit(code)
 
 
-@app.command("health", help=_HEALTH_HELP)
+@app.command("health", help=_HEALTH_HELP, short_help="Ask whether the server can answer.")
 def health_command(
     output: FormatOption = Format.TEXT,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds per question.")] = 5.0,

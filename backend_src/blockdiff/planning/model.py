@@ -39,9 +39,9 @@ class PlannedModel:
 def read_model(path: Path) -> PlannedModel:
     """Read a checkpoint folder (weights may be absent) or a config.json; tensors are not read."""
     if path.is_file():
-        config = parse_config(read_json(path))
+        config = _hybrid(parse_config(read_json(path)))
         return PlannedModel(config, config_parts(config), has_headers=False)
-    config = load_config(path)
+    config = _hybrid(load_config(path))
     expected = config_parts(config)
     if not (path / INDEX).exists() and not any(path.glob(f"*{SUFFIX}")):
         return PlannedModel(config, expected, has_headers=False)
@@ -56,6 +56,14 @@ def read_model(path: Path) -> PlannedModel:
             "take config and weights of the same model"
         )
     return PlannedModel(config, groups, has_headers=True)
+
+
+def _hybrid(config: object) -> ModelConfig:
+    """The parts below are those of the hybrid trunk; no other family is guessed at."""
+    if not isinstance(config, ModelConfig):
+        family = getattr(config, "model_type", type(config).__name__)
+        raise ConfigError(f"config.json: plan does not know model_type {family!r} yet")
+    return config
 
 
 def config_parts(config: ModelConfig) -> dict[str, int]:

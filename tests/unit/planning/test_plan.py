@@ -12,7 +12,9 @@ import pytest
 from blockdiff.cli.main import run
 from blockdiff.cli.plan import DEFAULT_SLOTS
 from blockdiff.config import read_json
+from blockdiff.errors import ConfigError
 from blockdiff.planning import Plan, Setup, make_plan, needs, read_model
+from blockdiff.planning import model as planning_model
 from blockdiff.planning.units import GIB
 
 CONFIG = Path(__file__).parent / "configs" / "clover-35b-a3b.json"
@@ -181,6 +183,15 @@ def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[
             f"| {found['fitting_slots'] or 'none'} |"
         )
         assert row in readme
+
+
+def test_a_config_of_another_kind_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        model_type = "dense"
+
+    monkeypatch.setattr(planning_model, "parse_config", lambda values: Other())
+    with pytest.raises(ConfigError, match="'dense'"):
+        read_model(CONFIG)
 
 
 def test_a_plan_needs_no_torch() -> None:

@@ -183,7 +183,10 @@ def _build_engine(
         request = make_request(longest, 0, setting, max_tokens)
         with naming(f"{setting.label}: "):
             check_request(request, model.info, config, limit, True)
-    return Engine(model, config)
+    engine = Engine(model, config)
+    # The first rounds of a process are slow; no setting should pay for them.
+    engine.warm_up()
+    return engine
 
 
 def _measure(

@@ -60,6 +60,26 @@ COMMANDS = {
         "Measure accuracy and tokens per forward.",
         ("blockdiff eval --model demo/checkpoint",),
     ),
+    "plan": Command(
+        "blockdiff.cli.plan",
+        "plan",
+        "Say what memory a model needs and how many requests fit.",
+        (
+            "blockdiff plan --model demo/checkpoint --device-memory 2GiB",
+            "blockdiff plan --model config.json --device-memory 80GiB --dtype int8 "
+            "--tensor-parallel 2 --max-context 32768",
+        ),
+    ),
+    "weights": Command(
+        "blockdiff.cli.weights",
+        "app",
+        "List, verify and inspect the files of a checkpoint.",
+        (
+            'blockdiff weights manifest /models/m --source https://example.org/m --revision "v1"',
+            "blockdiff weights verify /models/m",
+            "blockdiff weights inspect demo/checkpoint --format json",
+        ),
+    ),
     "doctor": Command(
         "blockdiff.cli.doctor",
         "doctor",
@@ -84,11 +104,20 @@ def build_app(wanted: str | None) -> typer.Typer:
     app.callback()(_no_options)
     for name, command in COMMANDS.items():
         if name == wanted:
-            function = getattr(importlib.import_module(command.module), command.function)
-            app.command(name, epilog="\n\n".join(["Examples:", *command.examples]))(function)
+            _add(app, name, command)
         else:
             app.command(name, help=command.summary)(_placeholder())
     return app
+
+
+def _add(app: typer.Typer, name: str, command: Command) -> None:
+    """The real command, or the group of commands, with its examples."""
+    found = getattr(importlib.import_module(command.module), command.function)
+    epilog = "\n\n".join(["Examples:", *command.examples])
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name, help=command.summary, epilog=epilog)
+    else:
+        app.command(name, epilog=epilog)(found)
 
 
 def _no_options() -> None:

@@ -20,8 +20,10 @@ _SHOWN_CHARACTERS = 60
 # Far beyond any tool schema; templates and their filters walk values recursively.
 MAX_JSON_DEPTH = 100
 # Names of parameters that Triton, its forwarded headers and tracing put beside a request.
-NOT_OURS = ("triton_", "sequence_", "blockdiff_", "priority", "timeout", "headers", "binary_data")
-NOT_OURS += ("x-", "x_", "trace")
+NOT_OURS = (
+    *("triton_", "sequence_", "blockdiff_", "priority", "timeout", "headers", "binary_data"),
+    *("x-", "x_", "trace"),
+)
 
 
 def shown(value: object) -> str:

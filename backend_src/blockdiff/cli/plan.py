@@ -1,0 +1,172 @@
+"""``blockdiff plan``: what memory a model needs, before any weight is read.
+
+Knows flags and tables; the sums are made in ``blockdiff.planning``.
+"""
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from blockdiff.planning import Plan, Setup, make_plan, read_model
+from blockdiff.planning.needs import weight_parts
+from blockdiff.planning.units import GIB, parse_size
+
+DEFAULT_SLOTS = 8
+_WIDE = 120
+
+
+class Dtype(str, Enum):
+    bf16 = "bf16"
+    int8 = "int8"
+    int4 = "int4"
+    fp8 = "fp8"
+    fp32 = "fp32"
+
+
+class Device(str, Enum):
+    cuda = "cuda"
+    cpu = "cpu"
+
+
+class Output(str, Enum):
+    table = "table"
+    json = "json"
+
+
+def plan(
+    model: Annotated[
+        Path, typer.Option(help="Checkpoint folder or config.json.", show_default=False)
+    ],
+    device_memory: Annotated[
+        str, typer.Option(help="Memory of one device, such as 80GiB.", show_default=False)
+    ],
+    dtype: Annotated[Dtype, typer.Option(help="How weights are kept.")] = Dtype.bf16,
+    tensor_parallel: Annotated[int, typer.Option(min=1, help="Devices that share it.")] = 1,
+    max_batch_size: Annotated[
+        int, typer.Option(min=1, help="Requests that run at once (slots).")
+    ] = DEFAULT_SLOTS,
+    max_context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens per request; default: the model's limit.")
+    ] = None,
+    block_length: Annotated[int | None, typer.Option(min=1, help="Default: the model's.")] = None,
+    headroom: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Share of the memory to leave free.")
+    ] = 0.25,
+    device: Annotated[Device, typer.Option(help="Whose runtime overhead to count.")] = Device.cuda,
+    output: Annotated[Output, typer.Option("--format")] = Output.table,
+) -> None:
+    """Say what memory a model needs, how many requests fit, and what to change if it does not."""
+    memory = parse_size("device-memory", device_memory)
+    found = read_model(model)
+    setup = Setup(
+        device_memory=memory,
+        dtype=dtype.value,
+        tensor_parallel=tensor_parallel,
+        slots=max_batch_size,
+        context=max_context or found.config.max_position_embeddings,
+        block_length=block_length or found.config.block_size,
+        headroom=headroom,
+        device=device.value,
+    )
+    made = make_plan(found, setup)
+    if output is Output.json:
+        typer.echo(json.dumps({**made.as_json(), "notes": notes(made)}, indent=1))
+    else:
+        show(made)
+
+
+def show(made: Plan) -> None:
+    """Tables and sentences for people."""
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=_WIDE)
+    setup, model = made.setup, made.model
+    devices = f"{setup.tensor_parallel} x " if setup.tensor_parallel > 1 else ""
+    console.print(
+        f"{model.config.model_type}: {_count(model.parameters)} parameters, "
+        f"{_count(model.active_parameters)} active per token; weights in {setup.dtype} "
+        f"{_bytes(sum(weight_parts(model, setup.dtype).values()))}"
+    )
+    console.print(
+        f"on {devices}{setup.device_memory / GIB:.1f} GiB: {setup.slots} slots, "
+        f"context {setup.context:,}, blocks of {setup.block_length}"
+    )
+    console.print(demand_table(made))
+    for sentence in verdict(made):
+        console.print(sentence)
+    for note in notes(made):
+        console.print(f"note: {note}")
+
+
+def demand_table(made: Plan) -> Table:
+    """One row per kind of memory, on each device."""
+    setup, demand = made.setup, made.demand
+    binary, decimal = ("GiB", "GB") if demand.total >= GIB else ("MiB", "MB")
+    table = Table(
+        "on each device",
+        Column(binary, justify="right"),
+        Column(decimal, justify="right"),
+        "how",
+    )
+
+    def add(name: str, size: int, how: str) -> None:
+        scales = (GIB, 1e9) if binary == "GiB" else (GIB >> 10, 1e6)
+        table.add_row(name, *(f"{size / scale:.2f}" for scale in scales), how)
+
+    token, state = made.kv_bytes_per_token, made.state_bytes_per_request
+    rows = (
+        ("weights", demand.weights, "all experts resident"),
+        ("keys and values", demand.kv_cache, f"{token / 1024:.1f} KiB per token"),
+        ("recurrent states", demand.recurrent_state, f"{state / 2**20:.1f} MiB per request"),
+        ("activations", demand.activations, "largest stage of a layer"),
+        ("sampling", demand.sampling, "a tile of logits"),
+        ("runtime", demand.overhead, f"{setup.device} context and libraries"),
+    )
+    for name, size, how in rows:
+        add(name, size, how)
+    table.add_section()
+    add("needed", demand.total, "")
+    free = 100 * setup.headroom
+    add("usable", setup.usable, f"{100 - free:.0f} % of the device, {free:.0f} % headroom")
+    return table
+
+
+def verdict(made: Plan) -> list[str]:
+    """Whether it fits, what would, and what to change."""
+    setup = made.setup
+    lines = ["It fits." if made.fits else "It does not fit."]
+    if made.fitting_slots:
+        lines.append(f"At context {setup.context:,}: up to {made.fitting_slots:,} slots.")
+    if made.fitting_context:
+        lines.append(f"With {setup.slots} slots: context up to {made.fitting_context:,}.")
+    if made.changes:
+        lines.append("Any one of these makes it fit: " + "; ".join(made.changes) + ".")
+    elif not made.fits:
+        lines.append("No single change makes it fit: combine fewer slots, a shorter context,")
+        lines.append("smaller weights and more or larger devices.")
+    return lines
+
+
+def notes(made: Plan) -> list[str]:
+    """What this release cannot do yet although it can be planned for."""
+    found = []
+    if made.setup.dtype not in ("bf16", "fp32"):
+        found.append(
+            f"this release loads float32 and bfloat16 only; {made.setup.dtype} is a forecast "
+            "(embeddings, output head, routers and norms stay in bf16)"
+        )
+    if made.setup.tensor_parallel > 1:
+        found.append("this release runs on one device; more devices are a forecast")
+    return found
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.2f} M"
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.2f} MB"

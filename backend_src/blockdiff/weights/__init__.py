@@ -1,0 +1,1 @@
+"""Weight files as files: headers, manifest, verification. Knows no tensors' values and no torch."""

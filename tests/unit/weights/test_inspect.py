@@ -1,0 +1,120 @@
+"""Headers tell what a checkpoint holds. Run: pytest tests/unit/weights"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockdiff.weights.groups import group_of
+
+from .conftest import Run, write_shard
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_groups_and_tensors_of_the_demo(blockdiff: Run) -> None:
+    code, out, _ = blockdiff("weights", "inspect", ROOT / "demo" / "checkpoint", "--format", "json")
+    assert code == 0
+    found = json.loads(out)
+    groups = {group["name"]: group for group in found["groups"]}
+    assert groups["experts"]["parameters"] == 8 * 8 * 3 * 64 * 128
+    assert groups["embedding"]["parameters"] == groups["output head"]["parameters"] == 568 * 128
+    assert "other" not in groups and "quantisation scales" not in groups
+    for key in ("parameters", "size"):
+        assert found[key] == sum(group[key] for group in found["groups"])
+    assert len(found["tensors"]) == sum(group["tensors"] for group in found["groups"])
+    one = next(t for t in found["tensors"] if t["name"] == "lm_head.weight")
+    assert (one["dtype"], one["shape"], one["size"]) == ("BF16", [568, 128], 568 * 128 * 2)
+
+
+def test_table_lists_tensors_when_asked(folder: Path, blockdiff: Run) -> None:
+    tensor = "model.layers.1.mlp.experts.gate_up_proj"
+    code, out, _ = blockdiff("weights", "inspect", folder)
+    assert code == 0 and "experts" in out and tensor not in out
+    code, out, _ = blockdiff("weights", "inspect", folder, "--tensors")
+    assert code == 0 and tensor in out and "2 x 4 x 8" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("model.layers.0.mlp.experts.3.gate_proj.weight", "experts"),
+        ("model.language_model.layers.0.mlp.shared_expert.up_proj.weight", "shared expert"),
+        ("model.layers.0.mlp.shared_expert_gate.weight", "router"),
+        ("model.layers.0.mlp.gate.weight", "router"),
+        ("model.layers.0.linear_attn.norm.weight", "norms"),
+        ("model.layers.0.linear_attn.A_log", "gated delta"),
+        ("model.layers.0.linear_attn.bd_softmax_logit_scale", "preview operator"),
+        ("model.layers.0.self_attn.q_norm.weight", "norms"),
+        ("model.layers.0.attention.query_key_value.weight", "attention"),
+        ("model.layers.0.mlp.down_proj.weight", "dense feed-forward"),
+        ("model.layers.0.mlp.experts.0.up_proj.weight_scale", "quantisation scales"),
+        ("model.visual.blocks.0.norm1.weight", "not used for text"),
+        ("mtp.layers.0.mlp.gate.weight", "not used for text"),
+        ("something.else", "other"),
+    ],
+)
+def test_group_of(name: str, group: str) -> None:
+    assert group_of(name) == group
+
+
+def shard(folder: Path) -> Path:
+    return folder / "model-00001-of-00002.safetensors"
+
+
+def test_a_single_file_can_be_inspected(folder: Path, blockdiff: Run) -> None:
+    code, out, _ = blockdiff("weights", "inspect", shard(folder), "--format", "json")
+    assert code == 0 and len(json.loads(out)["tensors"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "damaged or truncated"),
+        (b"\x05", "damaged or truncated"),
+        (struct.pack("<Q", 1 << 60) + b"{}", "damaged or truncated"),
+        (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
+        (struct.pack("<Q", 2) + b"{x", "not JSON"),
+        (struct.pack("<Q", 7) + b'{"a":1}', "entry of a"),
+    ],
+)
+def test_a_damaged_header_is_named(folder: Path, blockdiff: Run, data: bytes, said: str) -> None:
+    shard(folder).write_bytes(data)
+    code, _, error = blockdiff("weights", "inspect", folder)
+    assert code == 2 and said in error and shard(folder).name in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_truncated_or_missing_shard_is_named(folder: Path, blockdiff: Run) -> None:
+    os.truncate(shard(folder), shard(folder).stat().st_size - 1)
+    code, _, error = blockdiff("weights", "inspect", folder)
+    assert code == 2 and "truncated" in error and shard(folder).name in error
+    shard(folder).unlink()
+    code, _, error = blockdiff("weights", "inspect", folder)
+    assert code == 2 and "missing" in error and shard(folder).name in error
+
+
+def test_a_wrong_shape_and_a_double_name_are_named(folder: Path, blockdiff: Run) -> None:
+    write_shard(shard(folder), {"a": ("F32", [3], bytes(8))})
+    code, _, error = blockdiff("weights", "inspect", folder)
+    assert code == 2 and "a has 8 bytes for 12" in error
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "copy.safetensors").write_bytes(
+        (folder / "model-00002-of-00002.safetensors").read_bytes()
+    )
+    shard(folder).unlink()
+    code, _, error = blockdiff("weights", "inspect", folder)
+    assert code == 2 and "stored twice" in error
+
+
+def test_files_are_inspected_without_torch(folder: Path) -> None:
+    program = (
+        "import sys; from blockdiff.cli.main import run; "
+        f"code = run(['weights', 'inspect', {str(folder)!r}]); "
+        "sys.exit(9 if 'torch' in sys.modules else code)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

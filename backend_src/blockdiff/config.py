@@ -111,7 +111,11 @@ def parse_config(
 ) -> ModelConfig:
     """Check a hybrid config mapping (a nested ``text_config`` is accepted) and freeze it."""
     family = _family(config)
-    assert family not in _OTHER_PARSERS, "load_config chooses the parser"
+    if family in _OTHER_PARSERS:
+        allowed = sorted(set(MODEL_TYPES) - set(_OTHER_PARSERS))
+        raise ConfigError(
+            f"config.json: model_type {family!r} is not of the hybrid trunk; allowed: {allowed}"
+        )
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
         raise ConfigError("config.json: text_config must be an object")

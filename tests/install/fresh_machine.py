@@ -23,6 +23,8 @@ set -eu
 mount --make-rprivate /
 mount -t proc proc "$ROOT/proc"
 mount -t tmpfs -o mode=1777,size=256m tmpfs "$ROOT/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$ROOT/dev/pts"
+mount --bind "$ROOT/dev/pts/ptmx" "$ROOT/dev/ptmx"
 while IFS= read -r path; do
   [ -n "$path" ] || continue
   mount --bind "$path" "$ROOT$path"

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -204,11 +205,14 @@ class TritonServer:
         return Readiness(self, LogFollower(self.log_path, self._log_offset), timeout, progress)
 
     def is_ready(self) -> bool:
-        """Ask the server's own readiness endpoint."""
+        """Ask the server's own readiness endpoint; metrics open a moment after it says yes."""
         connection = HTTPConnection(self.reachable_host, self.ports.http, timeout=2)
         try:
             connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == 200
+            is_ready = connection.getresponse().status == 200
+            if is_ready and not any(a.startswith("--allow-metrics") for a in self.extra_args):
+                socket.create_connection((self.reachable_host, self.ports.metrics), 2).close()
+            return is_ready
         except (OSError, HTTPException):
             return False
         finally:

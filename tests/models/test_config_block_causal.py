@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from blockdiff.checkpoint import load_model
-from blockdiff.config import load_config, parse_config
-from blockdiff.config_block_causal import BlockCausalConfig
+from blockdiff.config import BlockCausalConfig, load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.registry import FAMILIES
 
@@ -69,12 +68,6 @@ def test_what_configs_leave_out(tmp_path: Path, family: str) -> None:
     assert config.default_threshold == (0.95 if is_llada else 0.85)
     assert config.rotary_dim == (4 if is_llada else 8)
     assert config.dense_layers == {"sdar": 3, "sdar_moe": 0, "llada2_moe": 1}[family]
-
-
-@pytest.mark.parametrize("family", CONFIGS)
-def test_the_hybrid_parser_refuses_them(family: str) -> None:
-    with pytest.raises(ConfigError, match="not of the hybrid trunk"):
-        parse_config(CONFIGS[family])
 
 
 @pytest.mark.parametrize("family", CONFIGS)

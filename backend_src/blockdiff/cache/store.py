@@ -6,7 +6,7 @@ Everything is allocated once. Knows nothing of rounds, requests or of who holds 
 import torch
 from torch import Tensor
 
-from blockdiff.config import FULL, LINEAR, ModelConfig
+from blockdiff.config import FULL, LINEAR, HybridConfig
 
 
 class KeyValueCaches:
@@ -49,7 +49,7 @@ class SlotCaches(KeyValueCaches):
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: HybridConfig,
         num_slots: int,
         max_context: int,
         device: torch.device,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches
-from blockdiff.config_block_causal import BlockCausalConfig
+from blockdiff.config import BlockCausalConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import SlotCaches
-from blockdiff.config import LINEAR, ModelConfig
+from blockdiff.config import LINEAR, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
@@ -37,9 +37,9 @@ class HybridModel(LanguageModel):
     """A loaded checkpoint of the trunk with formulation A previews."""
 
     formulation = "A"
-    config: ModelConfig
+    config: HybridConfig
 
-    def __init__(self, config: ModelConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: HybridConfig, fetch: Fetch, has_fused_experts: bool) -> None:
         self.config = config
         embedding = fetch("embed_tokens.weight")
         self.final_norm = fetch("norm.weight")
@@ -112,7 +112,7 @@ class HybridModel(LanguageModel):
         return x
 
 
-def _info(config: ModelConfig) -> ModelInfo:
+def _info(config: HybridConfig) -> ModelInfo:
     mask = NO_MASK_TOKEN if config.mask_token_id is None else config.mask_token_id
     return ModelInfo(
         model_type=config.model_type,

@@ -5,7 +5,7 @@ Knows the family's tensor names; the maths is the block-causal trunk's.
 
 import torch
 
-from blockdiff.config_block_causal import BlockCausalConfig
+from blockdiff.config import BlockCausalConfig
 from blockdiff.models.block_causal import BlockCausalModel
 from blockdiff.models.layers.attention import AttentionWeights
 from blockdiff.models.weights import Fetch, Shapes

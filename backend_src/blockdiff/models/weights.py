@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from blockdiff.config import LINEAR, ModelConfig
+from blockdiff.config import LINEAR, HybridConfig
 from blockdiff.models.layers.attention import AttentionWeights, merge_attention
 from blockdiff.models.layers.gated_delta import (
     BlockSoftmaxWeights,
@@ -31,7 +31,7 @@ FLOAT32_SUFFIXES = (
 )
 
 
-def expected_shapes(config: ModelConfig, has_fused_experts: bool) -> Shapes:
+def expected_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
     """Every tensor a checkpoint of this config must hold."""
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: Shapes = {"embed_tokens.weight": (vocab, hidden), "norm.weight": (hidden,)}
@@ -45,7 +45,7 @@ def expected_shapes(config: ModelConfig, has_fused_experts: bool) -> Shapes:
     return shapes
 
 
-def _delta_shapes(config: ModelConfig) -> Shapes:
+def _delta_shapes(config: HybridConfig) -> Shapes:
     hidden, channels = config.hidden_size, config.conv_channels
     heads, kernel = config.linear_num_value_heads, config.linear_conv_kernel_dim
     inner = heads * config.linear_value_head_dim
@@ -67,7 +67,7 @@ def _delta_shapes(config: ModelConfig) -> Shapes:
     return {f"linear_attn.{name}": shape for name, shape in shapes.items()}
 
 
-def _attention_shapes(config: ModelConfig) -> Shapes:
+def _attention_shapes(config: HybridConfig) -> Shapes:
     hidden, dim = config.hidden_size, config.head_dim
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     return {
@@ -80,7 +80,7 @@ def _attention_shapes(config: ModelConfig) -> Shapes:
     }
 
 
-def _moe_shapes(config: ModelConfig, has_fused_experts: bool) -> Shapes:
+def _moe_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
     hidden, experts = config.hidden_size, config.num_experts
     inner, shared = config.moe_intermediate_size, config.shared_expert_intermediate_size
     shapes: Shapes = {
@@ -119,7 +119,7 @@ def preview_weights(fetch: Fetch, layer: int) -> BlockSoftmaxWeights:
     )
 
 
-def attention_weights(fetch: Fetch, layer: int, config: ModelConfig) -> AttentionWeights:
+def attention_weights(fetch: Fetch, layer: int, config: HybridConfig) -> AttentionWeights:
     """Full-attention tensors of one layer."""
     own = f"layers.{layer}.self_attn."
     q, k, v = (fetch(f"{own}{x}_proj.weight") for x in "qkv")
@@ -133,7 +133,7 @@ def attention_weights(fetch: Fetch, layer: int, config: ModelConfig) -> Attentio
 
 
 def moe_weights(
-    fetch: Fetch, layer: int, config: ModelConfig, has_fused_experts: bool
+    fetch: Fetch, layer: int, config: HybridConfig, has_fused_experts: bool
 ) -> MoeWeights:
     """Router, experts and shared expert of one layer."""
     own = f"layers.{layer}.mlp."

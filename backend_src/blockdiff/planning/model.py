@@ -6,7 +6,7 @@ The parts have the names of ``blockdiff.weights.groups``. Knows nothing of devic
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockdiff.config import FULL, LINEAR, ModelConfig, load_config, parse_config, read_json
+from blockdiff.config import FULL, LINEAR, HybridConfig, load_config, parse_config, read_json
 from blockdiff.errors import ConfigError
 from blockdiff.weights.groups import sum_groups
 from blockdiff.weights.headers import INDEX, SUFFIX, read_headers
@@ -20,7 +20,7 @@ _TOLERANCE = 0.01
 class PlannedModel:
     """A model on paper."""
 
-    config: ModelConfig
+    config: HybridConfig
     parts: dict[str, int]  # part -> parameters
     has_headers: bool  # counted in the safetensors headers, not only derived from the config
 
@@ -58,15 +58,15 @@ def read_model(path: Path) -> PlannedModel:
     return PlannedModel(config, groups, has_headers=True)
 
 
-def _hybrid(config: object) -> ModelConfig:
+def _hybrid(config: object) -> HybridConfig:
     """The parts below are those of the hybrid trunk; no other family is guessed at."""
-    if not isinstance(config, ModelConfig):
+    if not isinstance(config, HybridConfig):
         family = getattr(config, "model_type", type(config).__name__)
         raise ConfigError(f"config.json: plan does not know model_type {family!r} yet")
     return config
 
 
-def config_parts(config: ModelConfig) -> dict[str, int]:
+def config_parts(config: HybridConfig) -> dict[str, int]:
     """Parameters by part, as the config alone says."""
     hidden, layers = config.hidden_size, len(config.layer_types)
     delta, full = config.layer_types.count(LINEAR), config.layer_types.count(FULL)

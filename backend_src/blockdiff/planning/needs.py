@@ -7,7 +7,7 @@ code there changes, these change. Knows nothing of files.
 import math
 from dataclasses import dataclass
 
-from blockdiff.config import FULL, LINEAR, ModelConfig
+from blockdiff.config import FULL, LINEAR, HybridConfig
 from blockdiff.planning.model import PlannedModel
 from blockdiff.planning.units import GIB
 
@@ -48,7 +48,7 @@ def element_bytes(dtype: str) -> int:
     return 4 if dtype == "fp32" else 2
 
 
-def can_split(config: ModelConfig, ways: int) -> bool:
+def can_split(config: HybridConfig, ways: int) -> bool:
     """Whether heads and experts can be shared out evenly over ``ways`` devices."""
     split = (
         config.num_attention_heads,
@@ -76,7 +76,7 @@ def weight_bytes(model: PlannedModel, dtype: str, ways: int) -> int:
     )
 
 
-def _loaded(config: ModelConfig, part: str, count: int) -> int:
+def _loaded(config: HybridConfig, part: str, count: int) -> int:
     """Parameters in memory: a shared expert is padded to a multiple of a routed one's width."""
     if part != "shared expert":
         return count
@@ -84,26 +84,26 @@ def _loaded(config: ModelConfig, part: str, count: int) -> int:
     return count // width * (math.ceil(width / unit) * unit)
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: str, ways: int) -> int:
+def kv_bytes_per_token(config: HybridConfig, dtype: str, ways: int) -> int:
     """Keys and values of one token in all softmax layers; few heads are on several devices."""
     heads = math.ceil(config.num_key_value_heads / ways)
     layers = config.layer_types.count(FULL)
     return 2 * layers * heads * config.head_dim * element_bytes(dtype)
 
 
-def state_bytes(config: ModelConfig, dtype: str, ways: int) -> int:
+def state_bytes(config: HybridConfig, dtype: str, ways: int) -> int:
     """Recurrent states and convolution tails of one request."""
     tail = (config.linear_conv_kernel_dim - 1) * config.conv_channels * element_bytes(dtype)
     layers = config.layer_types.count(LINEAR)
     return layers * (_layer_state_bytes(config) + tail) // ways
 
 
-def _layer_state_bytes(config: ModelConfig) -> int:
+def _layer_state_bytes(config: HybridConfig) -> int:
     head = config.linear_key_head_dim * config.linear_value_head_dim
     return config.linear_num_value_heads * head * STATE_BYTES
 
 
-def activation_bytes(config: ModelConfig, dtype: str, ways: int, load: Load) -> int:
+def activation_bytes(config: HybridConfig, dtype: str, ways: int, load: Load) -> int:
     """The residual stream and the largest of a layer's three stages."""
     stream = 4 * load.rows * config.hidden_size * element_bytes(dtype)
     stages = (
@@ -114,7 +114,7 @@ def activation_bytes(config: ModelConfig, dtype: str, ways: int, load: Load) -> 
     return stream + max(stages)
 
 
-def _delta_stage(config: ModelConfig, dtype: str, load: Load) -> int:
+def _delta_stage(config: HybridConfig, dtype: str, load: Load) -> int:
     """Projections and their padded copy; fp32 chunks of the scan; each slot's state, twice."""
     heads, keys = config.linear_num_value_heads, config.linear_key_head_dim
     values = config.linear_value_head_dim
@@ -125,7 +125,7 @@ def _delta_stage(config: ModelConfig, dtype: str, load: Load) -> int:
     return load.rows * per_row + 2 * load.slots * _layer_state_bytes(config)
 
 
-def _attention_stage(config: ModelConfig, dtype: str, load: Load) -> int:
+def _attention_stage(config: HybridConfig, dtype: str, load: Load) -> int:
     """Projections, padded and mixed; all slots' keys and values gathered, then joined; masks."""
     size = element_bytes(dtype)
     heads = 2 * (config.num_attention_heads + config.num_key_value_heads)
@@ -136,7 +136,7 @@ def _attention_stage(config: ModelConfig, dtype: str, load: Load) -> int:
     return 3 * load.rows * heads * config.head_dim * size + 2 * cached + masks
 
 
-def _expert_stage(config: ModelConfig, dtype: str, load: Load) -> int:
+def _expert_stage(config: HybridConfig, dtype: str, load: Load) -> int:
     """Rows by expert: gathered, computed, scaled; and their inner activations."""
     width = config.moe_intermediate_size
     shared = math.ceil(config.shared_expert_intermediate_size / width)
@@ -145,7 +145,7 @@ def _expert_stage(config: ModelConfig, dtype: str, load: Load) -> int:
     return load.rows * copies * per_copy * element_bytes(dtype)
 
 
-def sampling_bytes(config: ModelConfig, dtype: str, load: Load) -> int:
+def sampling_bytes(config: HybridConfig, dtype: str, load: Load) -> int:
     """A tile of logits with its copies; with noise a smaller tile with int64 copies."""
     rows = load.slots * load.block_length
     greedy = min(rows, max(GREEDY_TILE // config.vocab_size, 1))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from blockdiff.config import ModelConfig
+from blockdiff.config import HybridConfig
 from blockdiff.errors import ConfigError
 from blockdiff.planning import needs
 from blockdiff.planning.model import PlannedModel
@@ -113,7 +113,7 @@ def make_plan(model: PlannedModel, setup: Setup) -> Plan:
     )
 
 
-def _check(config: ModelConfig, setup: Setup) -> None:
+def _check(config: HybridConfig, setup: Setup) -> None:
     if setup.dtype not in DTYPES:
         raise ConfigError(f"dtype: {setup.dtype!r} must be one of {', '.join(DTYPES)}")
     if not 1 <= setup.slots <= MOST_SLOTS:

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches
-from blockdiff.config import ModelConfig
-from blockdiff.config_block_causal import BlockCausalConfig
+from blockdiff.config import BlockCausalConfig, HybridConfig
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff_kernels.attention import attention
 from blockdiff_kernels.norm import rms_norm, scaled_rms_norm
@@ -30,7 +29,7 @@ class AttentionWeights:
 class GatedAttention:
     """Commits attend causally and write keys and values; previews see their whole block."""
 
-    def __init__(self, config: ModelConfig, weights: AttentionWeights, index: int) -> None:
+    def __init__(self, config: HybridConfig, weights: AttentionWeights, index: int) -> None:
         self.weights = weights
         self.index = index  # among the attention layers, which is the caches' order
         self.eps = config.rms_norm_eps

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import SlotCaches
-from blockdiff.config import ModelConfig
+from blockdiff.config import HybridConfig
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
 from blockdiff.models.layers.trace import Trace
 from blockdiff_kernels.block_softmax import block_softmax
@@ -46,7 +46,7 @@ class GatedDeltaMixer:
     """Formulation A: a preview is the causal scan of the block that writes nothing back."""
 
     def __init__(
-        self, config: ModelConfig, weights: GatedDeltaWeights, layer: int, index: int
+        self, config: HybridConfig, weights: GatedDeltaWeights, layer: int, index: int
     ) -> None:
         self.weights = weights
         self.layer = layer  # in the model
@@ -122,7 +122,7 @@ class BlockSoftmaxMixer(GatedDeltaMixer):
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: HybridConfig,
         weights: GatedDeltaWeights,
         preview_weights: BlockSoftmaxWeights,
         layer: int,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff.config_block_causal import RouterConfig
+from blockdiff.config import RouterConfig
 from blockdiff_kernels.moe import experts, route, route_groups
 
 

@@ -1,6 +1,6 @@
 """Typed access to the keys of a configuration mapping, with errors that name key, value and range.
 
-Knows which keys would change the maths of the trunk; knows nothing of what the others are used for.
+Knows nothing of families or of what a key is used for.
 """
 
 import math
@@ -8,35 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blockdiff.errors import ConfigError
-
-# keys this trunk has only one value for; any other value would be computed wrongly in silence
-_ONLY: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None),
-    "attn_output_gate": (True, None),
-    "hidden_act": ("silu", "swish", None),
-    "num_shared_experts": (1, None),
-    "norm_topk_prob": (True, None),
-    "mlp_only_layers": ([], None),
-    "decoder_sparse_step": (1, None),
-    "sliding_window": (None,),
-    "use_sliding_window": (False, None),
-    "quantization_config": (None,),
-    "first_k_dense_replace": (0, None),
-    "n_group": (1, 0, None),
-    "topk_group": (1, 0, None),
-    "routed_scaling_factor": (1, 1.0, None),
-    "score_function": ("softmax", None),
-    "scoring_func": ("softmax", None),
-    "moe_router_enable_expert_bias": (False, None),
-    "expert_capacity": (0, None),
-    "expert_coreset": (0, False, None),
-    "final_logit_softcapping": (None,),
-    "attn_logit_softcapping": (None,),
-    "shift_logits": (False, None),
-    "use_qkv_bias": (False, None),
-    "use_bias": (False, None),
-    "logit_scale": (1, 1.0, None),
-}
 
 
 class Keys:
@@ -98,8 +69,8 @@ class Keys:
         return value
 
 
-def check_maths_keys(keys: Keys, only: Mapping[str, tuple[Any, ...]] = _ONLY) -> None:
-    """Refuse values of known keys that would need a computation the trunk does not have."""
+def check_maths_keys(keys: Keys, only: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse values of known keys that would need a computation the family does not have."""
     for key, allowed in only.items():
         value = keys.get(key)
         if not any(type(value) is type(a) and value == a for a in allowed):

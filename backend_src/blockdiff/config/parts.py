@@ -6,8 +6,11 @@ Knows nothing of what a family does with them.
 from collections.abc import Mapping
 from typing import Any
 
-from blockdiff.config_keys import Keys
+from blockdiff.config.keys import Keys
 
+LINEAR = "linear_attention"
+FULL = "full_attention"
+BLOCK_ANCHORS = ("prompt_end", "zero")
 DEFAULT_THRESHOLD = 0.9
 
 

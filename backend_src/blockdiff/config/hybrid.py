@@ -1,45 +1,55 @@
-"""Model configuration: a checkpoint's ``config.json``, read and checked once, never changed.
+"""Configuration of the hybrid Gated DeltaNet trunk: Clover and Qwen3.5 MoE.
 
-Knows the keys of the hybrid Gated DeltaNet trunk and which family a config is of; knows nothing
-of tensors or of the engine.
+Knows their keys; knows nothing of tensors or of the engine.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from blockdiff.config_block_causal import (
-    BlockCausalConfig,
-    parse_llada2,
-    parse_sdar,
-    parse_sdar_moe,
+from blockdiff.config.keys import Keys, check_maths_keys
+from blockdiff.config.parts import (
+    BLOCK_ANCHORS,
+    FULL,
+    LINEAR,
+    read_eos_tokens,
+    read_rope,
+    read_threshold,
 )
-from blockdiff.config_keys import Keys, check_maths_keys
-from blockdiff.config_parts import read_eos_tokens, read_rope, read_threshold
-from blockdiff.errors import ConfigError
 
-LINEAR = "linear_attention"
-FULL = "full_attention"
-BLOCK_ANCHORS = ("prompt_end", "zero")
 DEFAULT_BLOCK = 32
-
-# model_type in config.json -> family
-MODEL_TYPES = {
-    "clover_moe": "clover_moe",
-    "qwen3_5_moe": "qwen3_5_moe",
-    "qwen3_5_moe_text": "qwen3_5_moe",
-    "llada2_moe": "llada2_moe",
-    "sdar": "sdar",
-    "sdar_moe": "sdar_moe",
+# keys this trunk has only one value for; any other value would be computed wrongly in silence
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False, None),
+    "attn_output_gate": (True, None),
+    "hidden_act": ("silu", "swish", None),
+    "num_shared_experts": (1, None),
+    "norm_topk_prob": (True, None),
+    "mlp_only_layers": ([], None),
+    "decoder_sparse_step": (1, None),
+    "sliding_window": (None,),
+    "use_sliding_window": (False, None),
+    "quantization_config": (None,),
+    "first_k_dense_replace": (0, None),
+    "n_group": (1, 0, None),
+    "topk_group": (1, 0, None),
+    "routed_scaling_factor": (1, 1.0, None),
+    "score_function": ("softmax", None),
+    "scoring_func": ("softmax", None),
+    "moe_router_enable_expert_bias": (False, None),
+    "expert_capacity": (0, None),
+    "expert_coreset": (0, False, None),
+    "final_logit_softcapping": (None,),
+    "attn_logit_softcapping": (None,),
+    "shift_logits": (False, None),
+    "use_qkv_bias": (False, None),
+    "use_bias": (False, None),
+    "logit_scale": (1, 1.0, None),
 }
-# families that are not of the hybrid trunk
-_OTHER_PARSERS = {"llada2_moe": parse_llada2, "sdar": parse_sdar, "sdar_moe": parse_sdar_moe}
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class HybridConfig:
     """Everything a model of the hybrid trunk needs to know about itself."""
 
     model_type: str  # the family: clover_moe or qwen3_5_moe
@@ -76,71 +86,24 @@ class ModelConfig:
         return 2 * keys + self.linear_num_value_heads * self.linear_value_head_dim
 
 
-AnyConfig = ModelConfig | BlockCausalConfig
+def parse_clover(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
+    """The trunk with formulation C preview tensors and a mask token."""
+    return _build("clover_moe", keys, generation)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``, or a ConfigError that says what is wrong with the file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: file not found") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: must hold a JSON object, not {type(value).__name__}")
-    return value
+def parse_qwen3_5(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
+    """The trunk alone; without a mask token it decodes autoregressively only."""
+    return _build("qwen3_5_moe", keys, generation)
 
 
-def load_config(model_dir: str | Path) -> AnyConfig:
-    """Read ``config.json`` (and the eos ids of ``generation_config.json``) of a checkpoint."""
-    folder = Path(model_dir)
-    if not folder.is_dir():
-        raise ConfigError(f"model folder {folder}: not found; give a folder with config.json")
-    generation_path = folder / "generation_config.json"
-    generation = read_json(generation_path) if generation_path.exists() else {}
-    config = read_json(folder / "config.json")
-    family = _family(config)
-    if family in _OTHER_PARSERS:
-        return _OTHER_PARSERS[family](Keys(config), generation)
-    return parse_config(config, generation)
-
-
-def parse_config(
-    config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
-) -> ModelConfig:
-    """Check a hybrid config mapping (a nested ``text_config`` is accepted) and freeze it."""
-    family = _family(config)
-    if family in _OTHER_PARSERS:
-        allowed = sorted(set(MODEL_TYPES) - set(_OTHER_PARSERS))
-        raise ConfigError(
-            f"config.json: model_type {family!r} is not of the hybrid trunk; allowed: {allowed}"
-        )
-    text = config.get("text_config", config)
-    if not isinstance(text, Mapping):
-        raise ConfigError("config.json: text_config must be an object")
-    keys = Keys({**{k: v for k, v in config.items() if k != "text_config"}, **text})
-    check_maths_keys(keys)
-    return _build(family, keys, generation or {})
-
-
-def _family(config: Mapping[str, Any]) -> str:
-    declared = config.get("model_type")
-    family = MODEL_TYPES.get(declared) if isinstance(declared, str) else None
-    if family is None:
-        raise ConfigError(
-            f"config.json: model_type {declared!r} is not known; allowed: {sorted(MODEL_TYPES)}"
-        )
-    return family
-
-
-def _build(family: str, keys: Keys, generation: Mapping[str, Any]) -> ModelConfig:
+def _build(family: str, keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
+    check_maths_keys(keys, _ONLY)
     head_dim = keys.integer("head_dim", default=256)
     rotary_dim, theta = read_rope(keys, head_dim, share=0.25, base=10_000_000.0)
     vocab_size = keys.integer("vocab_size")
     num_experts = keys.integer("num_experts")
     intermediate = keys.integer("moe_intermediate_size")
-    return ModelConfig(
+    return HybridConfig(
         model_type=family,
         vocab_size=vocab_size,
         hidden_size=keys.integer("hidden_size"),

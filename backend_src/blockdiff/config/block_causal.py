@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blockdiff.config_keys import Keys, check_maths_keys
-from blockdiff.config_parts import read_eos_tokens, read_rope, read_threshold
+from blockdiff.config.keys import Keys, check_maths_keys
+from blockdiff.config.parts import FULL, read_eos_tokens, read_rope, read_threshold
 
 # keys with only one supported value; any other would be computed wrongly in silence
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -88,7 +88,7 @@ class BlockCausalConfig:
     @property
     def layer_types(self) -> tuple[str, ...]:
         """As in the hybrid trunk's config: every layer is full attention."""
-        return ("full_attention",) * self.num_hidden_layers
+        return (FULL,) * self.num_hidden_layers
 
 
 def parse_sdar(keys: Keys, generation: Mapping[str, Any]) -> BlockCausalConfig:

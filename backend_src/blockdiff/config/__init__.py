@@ -1,0 +1,23 @@
+"""Model configuration: a checkpoint's ``config.json``, read and checked once, never changed.
+
+One file per group of families. Needs no torch; knows nothing of tensors or of the engine.
+"""
+
+from blockdiff.config.block_causal import BlockCausalConfig, RouterConfig
+from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
+from blockdiff.config.files import read_json
+from blockdiff.config.hybrid import HybridConfig
+from blockdiff.config.parts import FULL, LINEAR
+
+__all__ = [
+    "FULL",
+    "LINEAR",
+    "PARSERS",
+    "AnyConfig",
+    "BlockCausalConfig",
+    "HybridConfig",
+    "RouterConfig",
+    "load_config",
+    "parse_config",
+    "read_json",
+]

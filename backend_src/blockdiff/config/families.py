@@ -1,0 +1,57 @@
+"""Which family a ``config.json`` is of, and who reads it. Knows nothing of keys or of tensors."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blockdiff.config.block_causal import (
+    BlockCausalConfig,
+    parse_llada2,
+    parse_sdar,
+    parse_sdar_moe,
+)
+from blockdiff.config.files import read_json
+from blockdiff.config.hybrid import HybridConfig, parse_clover, parse_qwen3_5
+from blockdiff.config.keys import Keys
+from blockdiff.errors import ConfigError
+
+AnyConfig = HybridConfig | BlockCausalConfig
+# config.json without its text_config, generation_config.json -> a checked config
+Parser = Callable[[Keys, Mapping[str, Any]], AnyConfig]
+
+# by model_type
+PARSERS: dict[str, Parser] = {
+    "clover_moe": parse_clover,
+    "qwen3_5_moe": parse_qwen3_5,
+    "qwen3_5_moe_text": parse_qwen3_5,
+    "llada2_moe": parse_llada2,
+    "sdar": parse_sdar,
+    "sdar_moe": parse_sdar_moe,
+}
+
+
+def load_config(model_dir: str | Path) -> AnyConfig:
+    """Read ``config.json`` (and the eos ids of ``generation_config.json``) of a checkpoint."""
+    folder = Path(model_dir)
+    if not folder.is_dir():
+        raise ConfigError(f"model folder {folder}: not found; give a folder with config.json")
+    generation_path = folder / "generation_config.json"
+    generation = read_json(generation_path) if generation_path.exists() else {}
+    return parse_config(read_json(folder / "config.json"), generation)
+
+
+def parse_config(
+    config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
+) -> AnyConfig:
+    """Check a config mapping (a nested ``text_config`` is accepted) and freeze it."""
+    declared = config.get("model_type")
+    parser = PARSERS.get(declared) if isinstance(declared, str) else None
+    if parser is None:
+        raise ConfigError(
+            f"config.json: model_type {declared!r} is not known; allowed: {sorted(PARSERS)}"
+        )
+    text = config.get("text_config", config)
+    if not isinstance(text, Mapping):
+        raise ConfigError("config.json: text_config must be an object")
+    keys = Keys({**{k: v for k, v in config.items() if k != "text_config"}, **text})
+    return parser(keys, generation or {})

@@ -6,7 +6,8 @@ The preview formula is this project's reading of public facts, not a confirmed o
 
 from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.layers.gated_delta import BlockSoftmaxMixer
-from blockdiff.models.weights import Fetch, delta_weights, preview_weights
+from blockdiff.models.source import WeightSource
+from blockdiff.models.weights import delta_weights, preview_weights
 
 
 class CloverMoeModel(HybridModel):
@@ -14,7 +15,7 @@ class CloverMoeModel(HybridModel):
 
     formulation = "C"
 
-    def make_mixer(self, fetch: Fetch, layer: int, index: int) -> BlockSoftmaxMixer:
+    def make_mixer(self, source: WeightSource, layer: int, index: int) -> BlockSoftmaxMixer:
         """The delta mixer of ``layer`` with its four preview tensors."""
-        own, extra = delta_weights(fetch, layer), preview_weights(fetch, layer)
+        own, extra = delta_weights(source, layer), preview_weights(source, layer)
         return BlockSoftmaxMixer(self.config, own, extra, layer, index)

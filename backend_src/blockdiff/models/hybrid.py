@@ -1,6 +1,6 @@
 """The hybrid trunk: Gated DeltaNet and gated attention layers, each followed by sparse experts.
 
-A family adds only its preview mixer. Knows nothing of files, requests or sampling.
+The config names the formulation of previews. Knows nothing of files, requests or sampling.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBa
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.layout import RoundLayout, build_layout
+from blockdiff.models.layers.preview_mixers import MIXERS
 from blockdiff.models.layers.sparse_moe import SparseMoe
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.source import WeightSource
@@ -35,13 +36,13 @@ class Layer:
 
 
 class HybridModel(LanguageModel):
-    """A loaded checkpoint of the trunk with formulation A previews."""
+    """Causal prefill and commit; previews see their block by the config's formulation."""
 
-    formulation = "A"
     config: HybridConfig
 
     def __init__(self, config: HybridConfig, source: WeightSource) -> None:
         self.config = config
+        self.formulation = config.preview_formulation
         embedding = source.tensor("embed_tokens.weight")
         self.final_norm = source.tensor("norm.weight")
         output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
@@ -55,21 +56,19 @@ class HybridModel(LanguageModel):
 
     def _layer(self, source: WeightSource, layer: int, index: int) -> Layer:
         config = self.config
-        is_delta = config.layer_types[layer] == LINEAR
-        attention = None
-        if not is_delta:
+        delta = attention = None
+        if config.layer_types[layer] == LINEAR:
+            mixer = MIXERS[config.preview_formulation]
+            delta = mixer(config, delta_weights(source, layer, config), layer, index)
+        else:
             attention = GatedAttention(config, attention_weights(source, layer, config), index)
         return Layer(
             input_norm=source.tensor(f"layers.{layer}.input_layernorm.weight"),
-            delta=self.make_mixer(source, layer, index) if is_delta else None,
+            delta=delta,
             attention=attention,
             mixer_norm=source.tensor(f"layers.{layer}.post_attention_layernorm.weight"),
             moe=sparse_moe(source, layer, config),
         )
-
-    def make_mixer(self, source: WeightSource, layer: int, index: int) -> GatedDeltaMixer:
-        """The delta mixer of ``layer``, the ``index``-th of its kind."""
-        return GatedDeltaMixer(self.config, delta_weights(source, layer), layer, index)
 
     def new_caches(self, num_slots: int, max_context: int) -> SlotCaches:
         """Preallocated caches; see ``models.base``."""

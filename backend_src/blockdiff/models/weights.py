@@ -7,7 +7,7 @@ import torch
 
 from blockdiff.config import LINEAR, HybridConfig
 from blockdiff.models.layers.attention import AttentionWeights
-from blockdiff.models.layers.gated_delta import BlockSoftmaxWeights, GatedDeltaWeights
+from blockdiff.models.layers.gated_delta import GatedDeltaWeights, PreviewWeights
 from blockdiff.models.layers.linear import concat_rows
 from blockdiff.models.layers.sparse_moe import SparseMoe
 from blockdiff.models.source import ExpertNames, WeightSource
@@ -23,6 +23,20 @@ FLOAT32_SUFFIXES = (
     "linear_attn.bd_softmax_history_bias",
     "linear_attn.bd_softmax_history_c",
 )
+
+
+_PREVIEW_SUFFIXES = (
+    "linear_attn.conv_right_weight",
+    "linear_attn.bd_softmax_logit_scale",
+    "linear_attn.bd_softmax_history_bias",
+    "linear_attn.bd_softmax_history_c",
+)
+
+
+def unused_suffixes(config: HybridConfig) -> tuple[str, ...]:
+    """Ends of names that a checkpoint of this config may hold without their being used."""
+    is_spare = config.may_hold_preview_tensors and not config.has_preview_tensors
+    return _PREVIEW_SUFFIXES if is_spare else ()
 
 
 def expected_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
@@ -54,7 +68,7 @@ def _delta_shapes(config: HybridConfig) -> Shapes:
         "norm.weight": (config.linear_value_head_dim,),
         "out_proj.weight": (hidden, inner),
     }
-    if config.model_type == "clover_moe":
+    if config.has_preview_tensors:
         shapes["conv_right_weight"] = (channels, kernel - 1)
         for name in ("logit_scale", "history_bias", "history_c"):
             shapes[f"bd_softmax_{name}"] = (heads,)
@@ -87,7 +101,7 @@ def _moe_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
     return shapes | expert_shapes(experts, inner, hidden, has_fused_experts)
 
 
-def delta_weights(source: WeightSource, layer: int) -> GatedDeltaWeights:
+def delta_weights(source: WeightSource, layer: int, config: HybridConfig) -> GatedDeltaWeights:
     """Gated DeltaNet tensors of one layer; named as in ``expected_shapes``."""
     own = f"layers.{layer}.linear_attn."
     return GatedDeltaWeights(
@@ -97,13 +111,12 @@ def delta_weights(source: WeightSource, layer: int) -> GatedDeltaWeights:
         dt_bias=source.tensor(own + "dt_bias"),
         norm=source.tensor(own + "norm.weight"),
         out_proj=source.linear(own + "out_proj"),
+        preview=_preview_weights(source, own) if config.has_preview_tensors else None,
     )
 
 
-def preview_weights(source: WeightSource, layer: int) -> BlockSoftmaxWeights:
-    """The four preview tensors of one layer."""
-    own = f"layers.{layer}.linear_attn."
-    return BlockSoftmaxWeights(
+def _preview_weights(source: WeightSource, own: str) -> PreviewWeights:
+    return PreviewWeights(
         conv_right=source.tensor(own + "conv_right_weight"),
         logit_scale=source.tensor(own + "bd_softmax_logit_scale"),
         history_bias=source.tensor(own + "bd_softmax_history_bias"),

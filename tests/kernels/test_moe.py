@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import blockdiff_kernels.moe as op
-from blockdiff_kernels.moe import moe, route
+from blockdiff_kernels.moe import all_experts, experts, route, route_with_shared, weigh_with_shared
 
 HIDDEN, INNER, EXPERTS, TOP_K, SHARED = 10, 6, 5, 2, 2
 
@@ -32,7 +32,11 @@ def loop(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 
 def run(tensors: list[Tensor]) -> Tensor:
     x, router, gate_up, down = tensors
-    return moe(x, router, gate_up, down, EXPERTS, TOP_K)
+    logits, total = x @ router.t(), EXPERTS + SHARED
+    if op.DENSE_ROWS_TIMES_EXPERTS:
+        weights = weigh_with_shared(logits, TOP_K, total)
+        return all_experts(x, weights, gate_up, down)
+    return experts(x, *route_with_shared(logits, TOP_K, total), gate_up, down)
 
 
 def inputs(rows: int) -> list[Tensor]:

@@ -4,6 +4,7 @@ One file per group of families. Needs no torch; knows nothing of tensors or of t
 """
 
 from blockdiff.config.block_causal import BlockCausalConfig, RouterConfig
+from blockdiff.config.coreset import MAX_POOL, CoresetConfig
 from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig
@@ -12,9 +13,11 @@ from blockdiff.config.parts import FULL, LINEAR
 __all__ = [
     "FULL",
     "LINEAR",
+    "MAX_POOL",
     "PARSERS",
     "AnyConfig",
     "BlockCausalConfig",
+    "CoresetConfig",
     "HybridConfig",
     "RouterConfig",
     "load_config",

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from blockdiff.checkpoint import load_model
+from blockdiff.cli.logit_requests import parse_request
 from blockdiff.config import parse_config
 from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.errors import ConfigError
+from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.layers.row_blocks import BlockCover, number_blocks
 from blockdiff.models.trunk import LanguageModel
@@ -142,7 +143,15 @@ def test_block_routing_with_all_experts_is_routing_in_one_group(tmp_path: Path) 
     torch.testing.assert_close(forward(pools, [[PREFILL], [SHOWN]]), want, atol=2e-5, rtol=1e-4)
     narrow = llada(tmp_path / "narrow", expert_capacity=2)
     assert (forward(narrow, [[PREFILL]]) - forward(plain, [[PREFILL]])).abs().max() > 0.01
-    assert narrow.info.block_lengths_allowed == (BLOCK,)
+
+
+def test_routed_blocks_have_one_length(tmp_path: Path) -> None:
+    model = llada(tmp_path, expert_capacity=3)
+    with pytest.raises(RequestError, match="block_length: 4 does not work.*; allowed: 8"):
+        Engine(model, EngineConfig(max_slots=1)).add_request(request(block_length=4))
+    line = {"phase": "preview", "prefix_ids": [1] * 8, "block_length": 4}
+    with pytest.raises(RequestError, match=r"block_length is 4; this model allows \[8\]"):
+        parse_request(line, model.info, model.formulation)
 
 
 @pytest.mark.parametrize("kind", ["llada", "hybrid"])

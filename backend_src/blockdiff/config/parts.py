@@ -10,6 +10,7 @@ from blockdiff.config.keys import Keys
 
 LINEAR = "linear_attention"
 FULL = "full_attention"
+SLIDING = "sliding_attention"
 BLOCK_ANCHORS = ("prompt_end", "zero")
 DEFAULT_THRESHOLD = 0.9
 

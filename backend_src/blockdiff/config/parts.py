@@ -48,6 +48,13 @@ def read_threshold(keys: Keys, default: float = DEFAULT_THRESHOLD) -> float:
     return Keys(decoding, "decoding.").number("threshold", default=default, low=0.0, high=1.0)
 
 
+def read_mask_token(keys: Keys) -> int | None:
+    """The id that stands for a masked position; None: the checkpoint has none."""
+    if keys.get("mask_token_id") is None:
+        return None
+    return keys.integer("mask_token_id", low=0, high=keys.integer("vocab_size") - 1)
+
+
 def read_eos_tokens(keys: Keys, generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     """generation_config.json wins over config.json, as it does for the reference loaders."""
     source = Keys(generation, "generation_config.json: ") if "eos_token_id" in generation else keys

@@ -1,6 +1,6 @@
 """The hybrid trunk: Gated DeltaNet and gated attention layers, each followed by sparse experts.
 
-A family adds only its preview mixer. Knows nothing of files, requests or sampling.
+The config names the formulation of previews. Knows nothing of files, requests or sampling.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBa
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.layout import RoundLayout, build_layout
+from blockdiff.models.layers.preview_mixers import MIXERS
 from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
@@ -36,13 +37,13 @@ class Layer:
 
 
 class HybridModel(LanguageModel):
-    """A loaded checkpoint of the trunk with formulation A previews."""
+    """Causal prefill and commit; previews see their block by the config's formulation."""
 
-    formulation = "A"
     config: HybridConfig
 
     def __init__(self, config: HybridConfig, fetch: Fetch, has_fused_experts: bool) -> None:
         self.config = config
+        self.formulation = config.preview_formulation
         embedding = fetch("embed_tokens.weight")
         self.final_norm = fetch("norm.weight")
         output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
@@ -56,13 +57,15 @@ class HybridModel(LanguageModel):
 
     def _layer(self, fetch: Fetch, layer: int, index: int, has_fused_experts: bool) -> Layer:
         config = self.config
-        is_delta = config.layer_types[layer] == LINEAR
-        attention = None
-        if not is_delta:
+        delta = attention = None
+        if config.layer_types[layer] == LINEAR:
+            mixer = MIXERS[config.preview_formulation]
+            delta = mixer(config, delta_weights(fetch, layer, config), layer, index)
+        else:
             attention = GatedAttention(config, attention_weights(fetch, layer, config), index)
         return Layer(
             input_norm=fetch(f"layers.{layer}.input_layernorm.weight"),
-            delta=self.make_mixer(fetch, layer, index) if is_delta else None,
+            delta=delta,
             attention=attention,
             mixer_norm=fetch(f"layers.{layer}.post_attention_layernorm.weight"),
             moe=self._moe(fetch, layer, has_fused_experts),
@@ -75,10 +78,6 @@ class HybridModel(LanguageModel):
         if config.coreset is None:
             return SparseMoe(weights, *sizes)
         return CoresetMoe(weights, *sizes, CoresetRouter(config.coreset, sizes[1]))
-
-    def make_mixer(self, fetch: Fetch, layer: int, index: int) -> GatedDeltaMixer:
-        """The delta mixer of ``layer``, the ``index``-th of its kind."""
-        return GatedDeltaMixer(self.config, delta_weights(fetch, layer), layer, index)
 
     def new_caches(self, num_slots: int, max_context: int) -> SlotCaches:
         """Preallocated caches; see ``models.base``."""

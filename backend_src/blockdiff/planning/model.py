@@ -49,6 +49,8 @@ def read_model(path: Path) -> PlannedModel:
     groups.pop(UNUSED, None)
     if config.tie_word_embeddings:
         groups.pop("output head", None)
+    if not config.has_preview_tensors:
+        groups.pop("preview operator", None)
     stored, wanted = sum(groups.values()), sum(expected.values())
     if abs(stored - wanted) > _TOLERANCE * wanted:
         raise ConfigError(
@@ -87,6 +89,6 @@ def config_parts(config: HybridConfig) -> dict[str, int]:
     }
     if not config.tie_word_embeddings:
         parts["output head"] = config.vocab_size * hidden
-    if config.model_type == "clover_moe":
+    if config.has_preview_tensors:
         parts["preview operator"] = delta * (channels * (kernel - 1) + 3 * heads)
     return {name: count for name, count in parts.items() if count}

@@ -16,6 +16,8 @@ from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
 from blockdiff.models.layers.linear import concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
+from blockdiff.models.layers.routers import make_router
+from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import ExpertNames, WeightSource
@@ -111,12 +113,11 @@ class BlockCausalModel(LanguageModel):
             inner=router.moe_intermediate_size,
             shared=f"layers.{layer}.{self.shared_expert_name}" if has_shared else None,
         )
-        return RoutedExperts(
-            config=router,
-            router=source.tensor(own + "gate.weight"),
-            bias=source.tensor(own + "gate.expert_bias") if router.has_bias else None,
-            experts=source.experts(names),
-        )
+        gate = source.tensor(own + "gate.weight")
+        bias = gate.new_zeros(router.num_experts)
+        if router.has_bias:
+            bias = source.tensor(own + "gate.expert_bias")
+        return RoutedExperts(make_router(router, bias), gate, source.experts(names))
 
     def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
         """Preallocated caches; see ``models.base``."""
@@ -129,14 +130,16 @@ class BlockCausalModel(LanguageModel):
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal=True)
+        has_pools = own.router is not None and own.router.capacity > 0
+        cover = BlockCover.ALL if has_pools else None
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, True, cover)
         note_lengths(layout, caches)
         eps = own.rms_norm_eps
         x = self.embed(batch.token_ids)
         for number, layer in enumerate(self.layers):
             mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
             x = x + self.group.all_reduce(mixed)
-            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps))
+            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
             x = x + self.group.all_reduce(fed)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
@@ -145,6 +148,8 @@ class BlockCausalModel(LanguageModel):
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""
         own = self.config
+        # pools were trained for blocks of this size
+        has_pools = own.router is not None and own.router.capacity > 0
         return ModelInfo(
             model_type=own.model_type,
             vocab_size=own.vocab_size,
@@ -153,6 +158,7 @@ class BlockCausalModel(LanguageModel):
             eos_token_ids=own.eos_token_ids,
             max_context=own.max_position_embeddings,
             default_threshold=own.default_threshold,
+            block_lengths_allowed=(own.block_size,) if has_pools else None,
             block_anchor="zero",
             supports_autoregressive=False,
             supports_editing=self.supports_editing,

@@ -9,7 +9,7 @@ from blockdiff.config import LINEAR, HybridConfig
 from blockdiff.models.layers.attention import AttentionWeights
 from blockdiff.models.layers.gated_delta import GatedDeltaWeights, PreviewWeights
 from blockdiff.models.layers.linear import concat_rows
-from blockdiff.models.layers.sparse_moe import SparseMoe
+from blockdiff.models.layers.sparse_moe import MoeWeights
 from blockdiff.models.source import ExpertNames, WeightSource
 
 Shapes = dict[str, tuple[int, ...]]
@@ -145,7 +145,7 @@ def attention_weights(source: WeightSource, layer: int, config: HybridConfig) ->
     )
 
 
-def sparse_moe(source: WeightSource, layer: int, config: HybridConfig) -> SparseMoe:
+def moe_weights(source: WeightSource, layer: int, config: HybridConfig) -> MoeWeights:
     """Router, experts and shared expert of one layer."""
     own = f"layers.{layer}.mlp."
     rows = [source.tensor(own + name) for name in ("gate.weight", "shared_expert_gate.weight")]
@@ -155,7 +155,7 @@ def sparse_moe(source: WeightSource, layer: int, config: HybridConfig) -> Sparse
         inner=config.moe_intermediate_size,
         shared=own + "shared_expert.",
     )
-    return SparseMoe(torch.cat(rows), source.experts(names), config.num_experts_per_tok)
+    return MoeWeights(torch.cat(rows), source.experts(names))
 
 
 def expert_shapes(num_experts: int, inner: int, hidden: int, has_fused_experts: bool) -> Shapes:

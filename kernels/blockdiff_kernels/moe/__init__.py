@@ -10,7 +10,6 @@ route_groups: s = sigmoid(router x); choose by s + bias: keep the groups whose t
 then the top k inside them; w = scale * s / (sum of the chosen s + 1e-20), not divided for k = 1
 """
 
-import torch
 from torch import Tensor
 
 from blockdiff_kernels.moe import reference
@@ -30,23 +29,6 @@ def route_groups(
 ) -> tuple[Tensor, Tensor]:
     """Weights [R, k] float32 and expert ids [R, k] int64 from logits [R, E] and ``bias`` [E]."""
     return reference.route_groups(logits, bias, top_k, groups, kept_groups, scale)
-
-
-def route_with_shared(logits: Tensor, top_k: int, total: int) -> tuple[Tensor, Tensor]:
-    """Weights [R, k + N] float32 and ids [R, k + N] int64, the gated shared experts last.
-
-    logits [R, E + 1], the last one the shared expert's gate; ``total`` is E + N.
-    """
-    routing, opened = _open_shared(logits, total)
-    weights, ids = route(routing, top_k)
-    always = torch.arange(routing.shape[1], total, device=ids.device).expand(ids.shape[0], -1)
-    return torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
-
-
-def weigh_with_shared(logits: Tensor, top_k: int, total: int) -> Tensor:
-    """The same choice as weights [R, E + N] float32 of every expert, zero where not chosen."""
-    routing, opened = _open_shared(logits, total)
-    return torch.cat((reference.dense_weights(routing, top_k), opened), dim=1)
 
 
 def prefers_all_experts(rows: int, total: int) -> bool:
@@ -73,9 +55,20 @@ def all_experts(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Te
     return reference.dense_experts(x, weights, gate_up, down)
 
 
-def _open_shared(logits: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Router logits [R, E] and the opened gate [R, N] float32 of every slice."""
-    count = logits.shape[1] - 1
-    routing, gate = logits.split_with_sizes((count, 1), dim=1)
-    compute = torch.promote_types(logits.dtype, torch.float32)
-    return routing, gate.to(compute).sigmoid().expand(-1, total - count)
+def with_shared(
+    weights: Tensor, ids: Tensor, gate: Tensor, num_experts: int, total: int
+) -> tuple[Tensor, Tensor]:
+    """Add the shared expert, experts ``num_experts`` to ``total`` of the stack, to every row.
+
+    weights [R, k] float32 and ids [R, k] int64 of the routed experts; gate [R, 1], before its
+    sigmoid. Returns both [R, k + total - num_experts].
+    """
+    return reference.with_shared(weights, ids, gate, num_experts, total)
+
+
+def weigh_with_shared(routing: Tensor, gate: Tensor, top_k: int, total: int) -> Tensor:
+    """``route`` and ``with_shared`` as weights [R, total] float32 of every expert.
+
+    routing [R, E], gate [R, 1]; zero for experts that are not chosen.
+    """
+    return reference.weigh_with_shared(routing, gate, top_k, total)

@@ -3,24 +3,56 @@
 Knows the order of the stack; knows nothing of norms around it or of checkpoints.
 """
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from blockdiff.models.layers.experts import Experts
-from blockdiff_kernels.moe import route_with_shared, weigh_with_shared
+from blockdiff.models.layers.layout import RoundLayout
+from blockdiff.models.layers.routers import Router
+from blockdiff_kernels.moe import route, weigh_with_shared, with_shared
+
+
+@dataclass
+class MoeWeights:
+    """One layer's weights. The shared expert follows the routed ones as N experts of width I."""
+
+    router: Tensor  # [E + 1, H], last row: the shared expert's gate
+    experts: Experts  # E + N of them
 
 
 class SparseMoe:
     """Top-k of E routed experts plus the shared expert, for every row by itself."""
 
-    def __init__(self, router: Tensor, experts: Experts, top_k: int) -> None:
-        self.router = router  # [E + 1, H], last row: the shared expert's gate
-        self.experts = experts  # the shared expert follows the E routed ones, in slices
+    def __init__(self, weights: MoeWeights, num_experts: int, top_k: int) -> None:
+        self.weights = weights
+        self.num_experts = num_experts
         self.top_k = top_k
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
         """x [R, H] -> [R, H]."""
-        own = self.experts
-        logits = x @ self.router.t()
+        own = self.weights.experts
+        routing, gate = self._score(x)
         if own.prefers_all(x.shape[0]):
-            return own.weigh_all(x, weigh_with_shared(logits, self.top_k, own.count))
-        return own(x, *route_with_shared(logits, self.top_k, own.count))
+            return own.weigh_all(x, weigh_with_shared(routing, gate, self.top_k, own.count))
+        weights, ids = route(routing, self.top_k)
+        return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))
+
+    def _score(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Router logits [R, E] and the shared expert's gate [R, 1]."""
+        return (x @ self.weights.router.t()).split_with_sizes((self.num_experts, 1), dim=1)
+
+
+class CoresetMoe(SparseMoe):
+    """The same experts, chosen by a router that looks at the rows of whole blocks."""
+
+    def __init__(self, weights: MoeWeights, num_experts: int, top_k: int, choose: Router) -> None:
+        super().__init__(weights, num_experts, top_k)
+        self.choose = choose
+
+    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
+        """x [R, H] -> [R, H]."""
+        own = self.weights.experts
+        routing, gate = self._score(x)
+        weights, ids = self.choose(routing, layout.blocks)
+        return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import torch
 
+from blockdiff.checkpoint.quantized_names import read_quantized_names
+from blockdiff.checkpoint.quantized_source import make_source
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
-from blockdiff.checkpoint.source import DenseSource, Progress
+from blockdiff.checkpoint.scheme import KINDS
+from blockdiff.checkpoint.source import Progress
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.group import ALONE, Group
@@ -22,7 +25,12 @@ from blockdiff.models.weights import Shapes
 
 log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# what is computed with; projections of the last three are quantised while they are read
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    **dict.fromkeys(KINDS, torch.bfloat16),
+}
 STORED_DTYPES = ("F32", "BF16", "F16")
 
 
@@ -35,11 +43,13 @@ def load_model(
 ) -> LanguageModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
+    int8, int4 and fp8 quantise projections while loading and compute in bfloat16.
+
     ``progress`` is called with (tensors read, tensors in all). Everything wrong with the files is
     reported in one ConfigError. Only the share of ``group.rank`` is read; nothing is exchanged.
     """
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {sorted(DTYPES)}")
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {list(DTYPES)}")
     folder = Path(path)
     target = _device(device)
     config = load_config(folder)
@@ -51,11 +61,18 @@ def load_model(
     shapes = family.shapes(config, has_fused_experts)
     unused = [name for name in files.tensors if name.endswith(family.unused(config))]
     spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
-    refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
+    names = read_quantized_names(folder, dtype, files, shapes)
+    if names is not None:
+        shapes, spare = names.plain, spare.union(names.tensors)
+    refuse(
+        folder,
+        [*files.problems, *(names.problems if names else ()), *_compare(files, shapes, spare)],
+    )
     for note in (*files.notes, *_note_unused(unused)):
         log.info("checkpoint %s: %s", folder, note)
-    needed = {name: files.tensors[name] for name in shapes}
-    stored = DenseSource(needed, target, DTYPES[dtype], family.float32, progress)
+    needed = {name: files.tensors[name] for name in (*shapes, *(names.tensors if names else ()))}
+    options = (needed, target, DTYPES[dtype], family.float32, progress)
+    stored = make_source(names, dtype, options)
     source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
     model = family.build(local, source, share)
     model.bytes_read = stored.bytes_read

@@ -14,7 +14,6 @@ from blockdiff.config.parts import FULL, read_eos_tokens, read_rope, read_thresh
 _ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish", None),
     "use_sliding_window": (False, None),
-    "quantization_config": (None,),
     "final_logit_softcapping": (None,),
     "attn_logit_softcapping": (None,),
     "shift_logits": (False, None),

@@ -14,6 +14,7 @@ from blockdiff.config.diffusion_gemma import DiffusionGemmaConfig, parse_diffusi
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig, parse_clover, parse_qwen3_5
 from blockdiff.config.keys import Keys
+from blockdiff.config.quantization import parse_quantization
 from blockdiff.errors import ConfigError
 
 AnyConfig = HybridConfig | BlockCausalConfig | DiffusionGemmaConfig
@@ -57,4 +58,6 @@ def parse_config(
     if not isinstance(text, Mapping):
         raise ConfigError("config.json: text_config must be an object")
     keys = Keys({**{k: v for k, v in config.items() if k != "text_config"}, **text})
-    return parser(keys, generation or {})
+    parsed = parser(keys, generation or {})
+    parse_quantization(config)
+    return parsed

@@ -10,6 +10,8 @@ route_groups: s = sigmoid(router x); choose by s + bias: keep the groups whose t
 then the top k inside them; w = scale * s / (sum of the chosen s + 1e-20), not divided for k = 1
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from blockdiff_kernels.moe import reference
@@ -48,6 +50,20 @@ def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tens
         dense = weights.new_zeros(x.shape[0], total + 1).scatter(1, ids, weights)
         return reference.dense_experts(x, dense[:, :total], gate_up, down)
     return reference.grouped_experts(x, weights, ids, gate_up, down)
+
+
+def experts_one_by_one(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    experts: int,
+    apply: Callable[[int, Tensor], Tensor],
+) -> Tensor:
+    """``experts`` with any kind of weights: ``apply`` gives one expert's outputs for its rows.
+
+    It is called with an expert's number and its rows [r, H], only for experts that have rows.
+    """
+    return reference.experts_one_by_one(x, weights, ids, experts, apply)
 
 
 def all_experts(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from blockdiff.checkpoint.quantized_names import read_quantized_names
 from blockdiff.checkpoint.quantized_source import make_source
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
-from blockdiff.checkpoint.scheme import KINDS
+from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES
 from blockdiff.checkpoint.source import Progress
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
@@ -31,7 +31,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     **dict.fromkeys(KINDS, torch.bfloat16),
 }
-STORED_DTYPES = ("F32", "BF16", "F16")
 
 
 def load_model(

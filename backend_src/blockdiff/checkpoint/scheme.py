@@ -16,6 +16,8 @@ from blockdiff_kernels.quantized_linear import pack_int4
 from blockdiff_kernels.quantized_linear.quantize import quantize_fp8, quantize_int
 
 KINDS = ("int8", "int4", "fp8")
+# high precision, as safetensors writes it
+STORED_DTYPES = ("F32", "BF16", "F16")
 # modules that a rule by shape would take; as lists of exceptions in public formats have them
 HIGH_PRECISION = (
     r"re:.*lm_head$",
@@ -25,6 +27,7 @@ HIGH_PRECISION = (
     r"re:.*shared_expert_gate$",
     r"re:.*in_proj_[ab]$",
 )
+STACKS = ("experts.gate_up_proj", "experts.down_proj")
 _HIGH_PRECISION = re.compile("|".join(f"(?:{name[3:]})" for name in HIGH_PRECISION))
 _QUANTISED = re.compile(
     r"layers\.\d+\..*(_proj|_proj_qkv|_proj_qkvz|_proj_z|query_key_value|dense)$"
@@ -32,7 +35,12 @@ _QUANTISED = re.compile(
 
 
 def is_quantisable(module: str, shape: tuple[int, ...]) -> bool:
-    """Whether the weight of this canonical name and shape is a projection to quantise."""
+    """Whether the weight of this canonical name and shape is a projection to quantise.
+
+    Stacks of experts [E, out, in] are.
+    """
+    if len(shape) == 3:
+        return module.endswith(STACKS)
     is_projection = len(shape) == 2 and _QUANTISED.search(module) is not None
     return is_projection and _HIGH_PRECISION.match(module) is None
 

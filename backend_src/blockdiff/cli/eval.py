@@ -77,7 +77,7 @@ def evaluate(
     max_tokens: Annotated[int, typer.Option(min=1, help="Output limit per prompt.")] = 128,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
     png: Annotated[Path | None, typer.Option(help="Draw quality against forwards.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result here too.")] = None,
     output: Annotated[TableFormat, typer.Option("--format")] = TableFormat.table,

@@ -15,6 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from blockdiff.cli.checkers import CHECKERS
+from blockdiff.cli.eval_compare import (
+    COMPARE_NOTE,
+    Comparison,
+    check_comparable,
+    compare_models,
+    print_comparison,
+    reference_dtype,
+)
 from blockdiff.cli.eval_report import NOTE, draw, print_table
 from blockdiff.cli.eval_run import (
     ALL_TASKS,
@@ -36,6 +44,7 @@ from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.models.memory import weight_bytes
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.text import Tokenizer
 
@@ -78,6 +87,10 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint this one was made from: compare both, in one setting."),
+    ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw quality against forwards.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result here too.")] = None,
     output: Annotated[TableFormat, typer.Option("--format")] = TableFormat.table,
@@ -90,6 +103,19 @@ def evaluate(
         raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
     questions = _questions(path, tokenizer, limit)
     loaded = load_with_progress(model, device, dtype)
+    if compare is not None:
+        setting = _single_setting(loaded, numbers, thresholds != THRESHOLDS, steps != STEPS, png)
+        reference = load_with_progress(compare, device, reference_dtype(dtype))
+        check_comparable(loaded, reference)
+        engines = [
+            _build_engine(own, questions, [setting], max_tokens, concurrency)
+            for own in (loaded, reference)
+        ]
+        with progress_bar("comparing") as advance:
+            found = compare_models(engines, tokenizer, questions, setting, max_tokens, advance)
+        facts = {"model": str(model), "reference": str(compare), "setting": setting.label}
+        _show_comparison(facts, found, engines, out, output)
+        return
     settings = _settings(loaded, numbers[0], numbers[1], autoregressive)
     engine = _build_engine(loaded, questions, settings, max_tokens, concurrency)
     scores = _measure(engine, tokenizer, questions, settings, max_tokens)
@@ -104,9 +130,52 @@ def evaluate(
     if output is TableFormat.json:
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     else:
-        console = Console()
-        # Into a file or pipe, lines are as long as the table is.
-        print_table(scores, console if console.is_terminal else Console(width=200))
+        print_table(scores, _console())
+
+
+def _console() -> Console:
+    """Into a file or pipe, lines are as long as a table is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _single_setting(
+    model: BlockDiffusionModel,
+    numbers: tuple[list[float], list[int]],
+    has_thresholds: bool,
+    has_steps: bool,
+    png: Path | None,
+) -> Setting:
+    """The one setting of a comparison: the one that is given, or the checkpoint's threshold."""
+    if png is not None:
+        raise ConfigError("png: a comparison has no picture; leave it out")
+    thresholds = numbers[0] if has_thresholds else []
+    settings = make_settings(thresholds, numbers[1] if has_steps else [], False)
+    if len(settings) > 1:
+        raise ConfigError("thresholds, steps: a comparison has one setting; give one number")
+    return settings[0] if settings else make_settings([model.info.default_threshold], [], False)[0]
+
+
+def _show_comparison(
+    facts: dict[str, Any],
+    found: Sequence[Comparison],
+    engines: Sequence[Engine],
+    out: Path | None,
+    output: TableFormat,
+) -> None:
+    sizes = [weight_bytes(engine.model) for engine in engines]
+    result = {
+        **facts,
+        "prompts": found[-1].model.prompts,
+        "note": COMPARE_NOTE,
+        "weight_bytes": {"model": sizes[0], "reference": sizes[1]},
+        "tasks": [row.as_json() for row in found],
+    }
+    _write(result, (), out, None)
+    if output is TableFormat.json:
+        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+    else:
+        print_comparison(found, sizes, _console())
 
 
 def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:

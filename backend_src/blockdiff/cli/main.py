@@ -58,7 +58,10 @@ COMMANDS = {
         "blockdiff.cli.eval",
         "evaluate",
         "Measure accuracy and tokens per forward.",
-        ("blockdiff eval --model demo/checkpoint",),
+        (
+            "blockdiff eval --model demo/checkpoint",
+            "blockdiff eval --model demo/checkpoint --dtype int4 --compare demo/checkpoint",
+        ),
     ),
     "plan": Command(
         "blockdiff.cli.plan",

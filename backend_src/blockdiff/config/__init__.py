@@ -3,7 +3,7 @@
 One file per group of families. Needs no torch; knows nothing of tensors or of the engine.
 """
 
-from blockdiff.config.block_causal import BlockCausalConfig, RouterConfig
+from blockdiff.config.attention import BLOCK_CAUSAL, AttentionConfig, RouterConfig
 from blockdiff.config.diffusion_gemma import AttentionShape, DiffusionGemmaConfig, Rotary
 from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
 from blockdiff.config.files import read_json
@@ -11,13 +11,14 @@ from blockdiff.config.hybrid import HybridConfig
 from blockdiff.config.parts import FULL, LINEAR, SLIDING
 
 __all__ = [
+    "BLOCK_CAUSAL",
     "FULL",
     "LINEAR",
     "PARSERS",
     "SLIDING",
     "AnyConfig",
     "AttentionShape",
-    "BlockCausalConfig",
+    "AttentionConfig",
     "DiffusionGemmaConfig",
     "HybridConfig",
     "Rotary",

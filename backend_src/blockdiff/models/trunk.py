@@ -21,7 +21,7 @@ class LanguageModel(ABC):
     """A loaded checkpoint; families add their layers."""
 
     formulation: str
-    """How previews mix the tokens of a block."""
+    """What rows of a block see: how previews mix them (hybrid), or how commits go (attention)."""
     config: AnyConfig
 
     def __init__(self, info: ModelInfo, embedding: Tensor, output: Tensor) -> None:

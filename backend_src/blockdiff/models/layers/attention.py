@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches
-from blockdiff.config import BlockCausalConfig, HybridConfig
+from blockdiff.config import AttentionConfig, HybridConfig
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff_kernels.attention import attention
 from blockdiff_kernels.norm import rms_norm, scaled_rms_norm
@@ -51,7 +51,7 @@ class GatedAttention:
 class PlainAttention:
     """Attention without a gate; the round's layout says whether commits go by rows or by blocks."""
 
-    def __init__(self, config: BlockCausalConfig, weights: AttentionWeights, index: int) -> None:
+    def __init__(self, config: AttentionConfig, weights: AttentionWeights, index: int) -> None:
         self.weights = weights
         self.index = index
         self.eps = config.rms_norm_eps

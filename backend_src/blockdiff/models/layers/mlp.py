@@ -49,7 +49,7 @@ class RoutedExperts:
     def _route(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         own = self.config
         if not own.is_sigmoid:
-            return route(logits, own.num_experts_per_tok)
+            return route(logits, own.num_experts_per_tok, own.is_normalised)
         bias = logits.new_zeros(own.num_experts) if self.bias is None else self.bias
         sizes = (own.num_experts_per_tok, own.groups, own.kept_groups)
         return route_groups(logits, bias, *sizes, own.scale)

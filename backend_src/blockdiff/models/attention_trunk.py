@@ -1,6 +1,7 @@
-"""Attention-only models whose commits are block-causal: every layer attends, then feeds forward.
+"""Attention-only models: every layer attends, then feeds forward.
 
-A family adds the names and shapes of its tensors. Knows nothing of files, requests or sampling.
+The config says whether commits are causal or block-causal; a family adds the names and shapes of
+its tensors. Knows nothing of files, requests or sampling.
 """
 
 from abc import abstractmethod
@@ -11,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches
-from blockdiff.config import BlockCausalConfig
-from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
+from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
@@ -33,18 +34,18 @@ class Layer:
     feed_forward: DenseMlp | RoutedExperts
 
 
-class BlockCausalModel(LanguageModel):
-    """Prefill and commit see whole blocks of a grid anchored at 0; so does a preview of its own."""
+class AttentionModel(LanguageModel):
+    """Previews see their whole block; prefill and commit see rows or blocks, as the config says."""
 
-    formulation = "block_causal"
     embedding_name = "embed_tokens.weight"
     shared_expert_name = "mlp.shared_experts."
     algorithms: tuple[str, ...] = ("low_confidence",)
     supports_editing = False
-    config: BlockCausalConfig
+    config: AttentionConfig
 
-    def __init__(self, config: BlockCausalConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: AttentionConfig, fetch: Fetch, has_fused_experts: bool) -> None:
         self.config = config
+        self.formulation = config.commits
         embedding = fetch(self.embedding_name)
         self.final_norm = fetch("norm.weight")
         output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
@@ -65,11 +66,11 @@ class BlockCausalModel(LanguageModel):
 
     @classmethod
     @abstractmethod
-    def attention_shapes(cls, config: BlockCausalConfig) -> Shapes:
+    def attention_shapes(cls, config: AttentionConfig) -> Shapes:
         """The attention tensors of one layer, by name below the layer."""
 
     @classmethod
-    def shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+    def shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
         """Every tensor a checkpoint of this config must hold."""
         hidden, vocab = config.hidden_size, config.vocab_size
         found: Shapes = {cls.embedding_name: (vocab, hidden), "norm.weight": (hidden,)}
@@ -78,7 +79,7 @@ class BlockCausalModel(LanguageModel):
         for layer in range(config.num_hidden_layers):
             own = cls.attention_shapes(config)
             own |= {f"{x}_layernorm.weight": (hidden,) for x in ("input", "post_attention")}
-            if layer < config.dense_layers:
+            if layer in config.dense_layers:
                 own |= _mlp_shapes("mlp.", config.intermediate_size, hidden)
             else:
                 own |= cls._router_shapes(config, has_fused_experts)
@@ -86,7 +87,7 @@ class BlockCausalModel(LanguageModel):
         return found
 
     @classmethod
-    def _router_shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+    def _router_shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
         router, hidden = config.router, config.hidden_size
         assert router is not None, "a config without experts has dense layers only"
         count, inner = router.num_experts, router.moe_intermediate_size
@@ -101,7 +102,7 @@ class BlockCausalModel(LanguageModel):
         self, fetch: Fetch, layer: int, has_fused_experts: bool
     ) -> DenseMlp | RoutedExperts:
         own, router = f"layers.{layer}.", self.config.router
-        if layer < self.config.dense_layers:
+        if layer in self.config.dense_layers:
             gate, up, down = (fetch(f"{own}mlp.{x}_proj.weight") for x in ("gate", "up", "down"))
             return DenseMlp(torch.cat((gate, up)), down)
         assert router is not None, "a config without experts has dense layers only"
@@ -129,7 +130,8 @@ class BlockCausalModel(LanguageModel):
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal=True)
+        is_block_causal = own.commits == BLOCK_CAUSAL
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal)
         note_lengths(layout, caches)
         eps = own.rms_norm_eps
         x = functional.embedding(batch.token_ids, self.embedding)
@@ -147,12 +149,12 @@ class BlockCausalModel(LanguageModel):
             model_type=own.model_type,
             vocab_size=own.vocab_size,
             block_length=own.block_size,
-            mask_token_id=own.mask_token_id,
+            mask_token_id=NO_MASK_TOKEN if own.mask_token_id is None else own.mask_token_id,
             eos_token_ids=own.eos_token_ids,
             max_context=own.max_position_embeddings,
             default_threshold=own.default_threshold,
-            block_anchor="zero",
-            supports_autoregressive=False,
+            block_anchor=own.block_anchor,
+            supports_autoregressive=own.commits != BLOCK_CAUSAL,
             supports_editing=self.supports_editing,
             algorithms=self.algorithms,
         )

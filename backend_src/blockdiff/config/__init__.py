@@ -4,6 +4,7 @@ One file per group of families. Needs no torch; knows nothing of tensors or of t
 """
 
 from blockdiff.config.attention import BLOCK_CAUSAL, AttentionConfig, RouterConfig
+from blockdiff.config.coreset import MAX_POOL, CoresetConfig
 from blockdiff.config.diffusion_gemma import AttentionShape, DiffusionGemmaConfig, Rotary
 from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
 from blockdiff.config.files import read_json
@@ -14,11 +15,13 @@ __all__ = [
     "BLOCK_CAUSAL",
     "FULL",
     "LINEAR",
+    "MAX_POOL",
     "PARSERS",
     "SLIDING",
     "AnyConfig",
     "AttentionShape",
     "AttentionConfig",
+    "CoresetConfig",
     "DiffusionGemmaConfig",
     "HybridConfig",
     "Rotary",

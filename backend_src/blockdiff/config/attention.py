@@ -34,7 +34,6 @@ ATTENTION_ONLY: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None),
     "norm_topk_prob": (True, None),
     "block_anchor": ("zero", None),
-    "expert_capacity": (0, None),
     "expert_coreset": (0, False, None),
 }
 SOFTMAX_ONLY: dict[str, tuple[Any, ...]] = {
@@ -47,7 +46,7 @@ SOFTMAX_ONLY: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """How a layer's experts are chosen; groups and bias are used by sigmoid routers only."""
+    """How a layer's experts are chosen; groups, capacity and bias are of sigmoid routers only."""
 
     num_experts: int
     num_experts_per_tok: int
@@ -57,6 +56,7 @@ class RouterConfig:
     has_bias: bool = False
     groups: int = 1
     kept_groups: int = 1
+    capacity: int = 0  # experts that a block shares, instead of groups; 0: every row by itself
     scale: float = 1.0
     is_normalised: bool = True  # weights of the chosen experts sum to 1; else their share of all
 

@@ -1,4 +1,4 @@
-"""Configuration of LLaDA2.0 and 2.1: block-causal commits and a sigmoid router in groups.
+"""Configuration of LLaDA2.0 to 2.2: block-causal commits, a sigmoid router by groups or blocks.
 
 Knows their keys; knows nothing of tensors or of the engine.
 """
@@ -31,22 +31,23 @@ _FAMILY = Family("llada2_moe", BLOCK_CAUSAL, 32, 0.95, 600_000.0, rotary_share=0
 
 
 def parse_llada2(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfig:
-    """LLaDA2.0 and 2.1: sigmoid router with bias and groups, dense first layers."""
+    """LLaDA2.0 to 2.2: sigmoid router with bias and groups or blocks, dense first layers."""
     check_maths_keys(keys, _ONLY)
     count = keys.integer("num_hidden_layers")
     dense = keys.integer("first_k_dense_replace", default=0, low=0, high=count)
-    router = _router(keys)
-    return build_config(_FAMILY, keys, generation, router, tuple(range(dense)))
+    return build_config(_FAMILY, keys, generation, _router(keys), tuple(range(dense)))
 
 
 def _router(keys: Keys) -> RouterConfig:
     num_experts = keys.integer("num_experts")
-    groups = keys.integer("n_group", default=8, high=num_experts)
-    kept = keys.integer("topk_group", default=4, high=groups)
-    if num_experts % groups or num_experts // groups < 2:
+    capacity, groups, kept = _block_capacity(keys, num_experts), 1, 1
+    if not capacity:
+        groups = keys.integer("n_group", default=8, high=num_experts)
+        kept = keys.integer("topk_group", default=4, high=groups)
+    if not capacity and (num_experts % groups or num_experts // groups < 2):
         raise keys.error("n_group", f"a divisor of num_experts {num_experts}, 2 experts or more")
     inner = keys.integer("moe_intermediate_size")
-    reachable = kept * (num_experts // groups)
+    reachable = capacity or kept * (num_experts // groups)
     return RouterConfig(
         num_experts=num_experts,
         num_experts_per_tok=keys.integer("num_experts_per_tok", high=reachable),
@@ -56,5 +57,16 @@ def _router(keys: Keys) -> RouterConfig:
         has_bias=keys.boolean("moe_router_enable_expert_bias", default=True),
         groups=groups,
         kept_groups=kept,
+        capacity=capacity,
         scale=keys.number("routed_scaling_factor", default=2.5, low=0.0, high=1e4),
     )
+
+
+def _block_capacity(keys: Keys, num_experts: int) -> int:
+    """``expert_capacity`` of LLaDA2.2, 0 where there is none. Groups have no part in it."""
+    if not keys.get("expert_capacity"):
+        return keys.integer("expert_capacity", default=0, low=0)
+    if not keys.boolean("moe_router_enable_expert_bias", default=True):
+        raise keys.error("moe_router_enable_expert_bias", "true where expert_capacity is given")
+    chosen = keys.integer("num_experts_per_tok", high=num_experts)
+    return keys.integer("expert_capacity", low=chosen, high=num_experts)

@@ -16,11 +16,14 @@ from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
+from blockdiff.models.layers.linear import concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
-from blockdiff.models.layers.sparse_moe import shared_as_experts
+from blockdiff.models.layers.routers import make_router
+from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
-from blockdiff.models.weights import Fetch, Shapes, expert_shapes, expert_stacks
+from blockdiff.models.weights import Shapes, expert_shapes
 from blockdiff_kernels.norm import scaled_rms_norm
 
 
@@ -43,25 +46,25 @@ class AttentionModel(LanguageModel):
     supports_editing = False
     config: AttentionConfig
 
-    def __init__(self, config: AttentionConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: AttentionConfig, source: WeightSource) -> None:
         self.config = config
         self.formulation = config.commits
-        embedding = fetch(self.embedding_name)
-        self.final_norm = fetch("norm.weight")
-        output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
+        embedding = source.tensor(self.embedding_name)
+        self.final_norm = source.tensor("norm.weight")
+        output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
         super().__init__(self.make_info(), embedding, output)
         self.layers = [
             Layer(
-                input_norm=fetch(f"layers.{number}.input_layernorm.weight"),
-                attention=PlainAttention(config, self.attention_weights(fetch, number), number),
-                middle_norm=fetch(f"layers.{number}.post_attention_layernorm.weight"),
-                feed_forward=self._feed_forward(fetch, number, has_fused_experts),
+                input_norm=source.tensor(f"layers.{number}.input_layernorm.weight"),
+                attention=PlainAttention(config, self.attention_weights(source, number), number),
+                middle_norm=source.tensor(f"layers.{number}.post_attention_layernorm.weight"),
+                feed_forward=self._feed_forward(source, number),
             )
             for number in range(config.num_hidden_layers)
         ]
 
     @abstractmethod
-    def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
+    def attention_weights(self, source: WeightSource, layer: int) -> AttentionWeights:
         """The attention tensors of ``layer``."""
 
     @classmethod
@@ -98,26 +101,24 @@ class AttentionModel(LanguageModel):
             found |= _mlp_shapes(cls.shared_expert_name, router.shared_intermediate_size, hidden)
         return found | expert_shapes(count, inner, hidden, has_fused_experts)
 
-    def _feed_forward(
-        self, fetch: Fetch, layer: int, has_fused_experts: bool
-    ) -> DenseMlp | RoutedExperts:
-        own, router = f"layers.{layer}.", self.config.router
+    def _feed_forward(self, source: WeightSource, layer: int) -> DenseMlp | RoutedExperts:
+        own, router = f"layers.{layer}.mlp.", self.config.router
         if layer in self.config.dense_layers:
-            gate, up, down = (fetch(f"{own}mlp.{x}_proj.weight") for x in ("gate", "up", "down"))
-            return DenseMlp(torch.cat((gate, up)), down)
+            gate_up = concat_rows([source.linear(f"{own}{x}_proj") for x in ("gate", "up")])
+            return DenseMlp(gate_up, source.linear(own + "down_proj"))
         assert router is not None, "a config without experts has dense layers only"
-        gate_up, down = expert_stacks(
-            fetch, own + "mlp.experts.", router.num_experts, has_fused_experts
+        has_shared = router.shared_intermediate_size > 0
+        names = ExpertNames(
+            routed=own + "experts.",
+            count=router.num_experts,
+            inner=router.moe_intermediate_size,
+            shared=f"layers.{layer}.{self.shared_expert_name}" if has_shared else None,
         )
-        if router.shared_intermediate_size:
-            name = own + self.shared_expert_name
-            gate, up, rows = (fetch(f"{name}{x}_proj.weight") for x in ("gate", "up", "down"))
-            inner = router.moe_intermediate_size
-            more_gate_up, more_down = shared_as_experts(gate, up, rows, inner)
-            gate_up = torch.cat((gate_up, more_gate_up))
-            down = torch.cat((down, more_down))
-        bias = fetch(own + "mlp.gate.expert_bias") if router.has_bias else None
-        return RoutedExperts(router, fetch(own + "mlp.gate.weight"), bias, gate_up, down)
+        gate = source.tensor(own + "gate.weight")
+        bias = gate.new_zeros(router.num_experts)
+        if router.has_bias:
+            bias = source.tensor(own + "gate.expert_bias")
+        return RoutedExperts(make_router(router, bias), gate, source.experts(names))
 
     def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
         """Preallocated caches; see ``models.base``."""
@@ -130,14 +131,16 @@ class AttentionModel(LanguageModel):
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
+        has_pools = own.router is not None and own.router.capacity > 0
+        cover = BlockCover.ALL if has_pools else None
         is_block_causal = own.commits == BLOCK_CAUSAL
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal)
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal, cover)
         note_lengths(layout, caches)
         eps = own.rms_norm_eps
         x = functional.embedding(batch.token_ids, self.embedding)
         for number, layer in enumerate(self.layers):
             x = x + layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
-            x = x + layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps))
+            x = x + layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         return scaled_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
@@ -145,6 +148,8 @@ class AttentionModel(LanguageModel):
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""
         own = self.config
+        # pools were trained for blocks of this size
+        has_pools = own.router is not None and own.router.capacity > 0
         return ModelInfo(
             model_type=own.model_type,
             vocab_size=own.vocab_size,
@@ -153,6 +158,7 @@ class AttentionModel(LanguageModel):
             eos_token_ids=own.eos_token_ids,
             max_context=own.max_position_embeddings,
             default_threshold=own.default_threshold,
+            block_lengths_allowed=(own.block_size,) if has_pools else None,
             block_anchor=own.block_anchor,
             supports_autoregressive=own.commits != BLOCK_CAUSAL,
             supports_editing=self.supports_editing,

@@ -10,16 +10,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import SlotCaches
-from blockdiff.config import LINEAR, HybridConfig
+from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.layout import RoundLayout, build_layout
 from blockdiff.models.layers.preview_mixers import MIXERS
-from blockdiff.models.layers.sparse_moe import SparseMoe
+from blockdiff.models.layers.routers import CoresetRouter
+from blockdiff.models.layers.row_blocks import BlockCover
+from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
-from blockdiff.models.weights import Fetch, attention_weights, delta_weights, moe_weights
+from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
 from blockdiff_kernels.norm import rms_norm
 
 
@@ -39,36 +42,43 @@ class HybridModel(LanguageModel):
 
     config: HybridConfig
 
-    def __init__(self, config: HybridConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: HybridConfig, source: WeightSource) -> None:
         self.config = config
         self.formulation = config.preview_formulation
-        embedding = fetch("embed_tokens.weight")
-        self.final_norm = fetch("norm.weight")
-        output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
+        embedding = source.tensor("embed_tokens.weight")
+        self.final_norm = source.tensor("norm.weight")
+        output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
         super().__init__(_info(config), embedding, output)
         seen: dict[str, int] = {}
         self.layers: list[Layer] = []
         for layer, kind in enumerate(config.layer_types):
             index = seen.get(kind, 0)
             seen[kind] = index + 1
-            self.layers.append(self._layer(fetch, layer, index, has_fused_experts))
+            self.layers.append(self._layer(source, layer, index))
 
-    def _layer(self, fetch: Fetch, layer: int, index: int, has_fused_experts: bool) -> Layer:
+    def _layer(self, source: WeightSource, layer: int, index: int) -> Layer:
         config = self.config
         delta = attention = None
         if config.layer_types[layer] == LINEAR:
             mixer = MIXERS[config.preview_formulation]
-            delta = mixer(config, delta_weights(fetch, layer, config), layer, index)
+            delta = mixer(config, delta_weights(source, layer, config), layer, index)
         else:
-            attention = GatedAttention(config, attention_weights(fetch, layer, config), index)
-        moe = moe_weights(fetch, layer, config, has_fused_experts)
+            attention = GatedAttention(config, attention_weights(source, layer, config), index)
         return Layer(
-            input_norm=fetch(f"layers.{layer}.input_layernorm.weight"),
+            input_norm=source.tensor(f"layers.{layer}.input_layernorm.weight"),
             delta=delta,
             attention=attention,
-            mixer_norm=fetch(f"layers.{layer}.post_attention_layernorm.weight"),
-            moe=SparseMoe(moe, config.num_experts, config.num_experts_per_tok),
+            mixer_norm=source.tensor(f"layers.{layer}.post_attention_layernorm.weight"),
+            moe=self._moe(source, layer),
         )
+
+    def _moe(self, source: WeightSource, layer: int) -> SparseMoe:
+        config = self.config
+        weights = moe_weights(source, layer, config)
+        sizes = (config.num_experts, config.num_experts_per_tok)
+        if config.coreset is None:
+            return SparseMoe(weights, *sizes)
+        return CoresetMoe(weights, *sizes, CoresetRouter(config.coreset, sizes[1]))
 
     def new_caches(self, num_slots: int, max_context: int) -> SlotCaches:
         """Preallocated caches; see ``models.base``."""
@@ -78,13 +88,15 @@ class HybridModel(LanguageModel):
     def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
-        layout = build_layout(batch, self.config.rotary_dim, self.config.rope_theta)
+        own = self.config
+        cover = None if own.coreset is None else _cover(own.coreset)
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, cover=cover)
         note_lengths(layout, caches)
         x = functional.embedding(batch.token_ids, self.embedding)
         for number, layer in enumerate(self.layers):
             x = self._run(layer, number, x, layout, caches, trace)
         rows = x.index_select(0, batch.logit_rows)
-        return rms_norm(rows, self.final_norm, self.config.rms_norm_eps)
+        return rms_norm(rows, self.final_norm, own.rms_norm_eps)
 
     def _run(
         self,
@@ -103,12 +115,16 @@ class HybridModel(LanguageModel):
             assert layer.attention is not None
             mixed = layer.attention(mixer_input, layout, caches)
         x = x + mixed
-        x = x + layer.moe(rms_norm(x, layer.mixer_norm, eps))
+        x = x + layer.moe(rms_norm(x, layer.mixer_norm, eps), layout)
         if trace is not None:
             trace.record("mixer_input", number, mixer_input)
             trace.record("mixer_output", number, mixed)
             trace.record("layer_outputs", number, x)
         return x
+
+
+def _cover(coreset: CoresetConfig) -> BlockCover:
+    return BlockCover.ALL if coreset.covers_writing else BlockCover.PREVIEWS
 
 
 def _info(config: HybridConfig) -> ModelInfo:
@@ -122,4 +138,6 @@ def _info(config: HybridConfig) -> ModelInfo:
         max_context=config.max_position_embeddings,
         default_threshold=config.default_threshold,
         block_anchor=config.block_anchor,
+        # single tokens and their prompts know no grid of blocks
+        supports_autoregressive=config.coreset is None or not config.coreset.covers_writing,
     )

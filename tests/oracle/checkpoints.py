@@ -7,19 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
-
-# same examples in every run, and no stopwatch
-bounded: Callable[[int], settings] = lambda examples: settings(  # noqa: E731
-    max_examples=examples,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,16 @@
 """Random tiny Qwen3.5-MoE models in float32. Run: pytest tests/oracle"""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
-from blockdiff.checkpoint import load_model
 from blockdiff.config import FULL, LINEAR
 
-from .checkpoints import Layout, bounded, layouts, random_model, write_checkpoint
+from .cases import VOCABULARY, Case, both_sides, bounded, draw_case
 from .sides import Ours, Reference, assert_close
-
-VOCABULARY = 23
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, how it is stored, and what it is asked."""
-
-    config: dict[str, Any]
-    layout: Layout
-    seed: int
-    prompt: list[int]
-    block: list[int]
 
 
 @st.composite
@@ -66,32 +47,18 @@ def cases(draw: st.DrawFn) -> Case:
             "mrope_interleaved": True,
         },
     }
-    block = draw(st.integers(1, 9))
-    ids = st.integers(0, VOCABULARY - 1)
-    length = draw(st.integers(1, 3 * block + 1))
-    return Case(
-        config,
-        draw(layouts),
-        draw(st.integers(0, 2**16)),
-        draw(st.lists(ids, min_size=length, max_size=length)),
-        draw(st.lists(ids, min_size=block, max_size=block)),
-    )
+    return draw_case(draw, config)
 
 
-@contextmanager
-def both_sides(case: Case) -> Iterator[tuple[Ours, Reference]]:
+def sides(case: Case) -> AbstractContextManager[tuple[Ours, Reference]]:
     config = Qwen3_5MoeTextConfig(**case.config, experts_implementation="eager")
-    model = random_model(lambda: Qwen3_5MoeForCausalLM(config), case.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        ours = load_model(write_checkpoint(Path(folder), model, case.layout))
-        tokens = len(case.prompt) + 2 * len(case.block)
-        yield Ours(ours, tokens), Reference(model, is_hybrid=True)
+    return both_sides(case, lambda: Qwen3_5MoeForCausalLM(config), is_hybrid=True)
 
 
 @bounded(20)
 @given(cases(), st.integers(1, 9))
 def test_prefill_in_one_piece_and_in_chunks(case: Case, size: int) -> None:
-    with both_sides(case) as (ours, reference):
+    with sides(case) as (ours, reference):
         want = reference.commit(case.prompt)
         assert_close(ours.commit(case.prompt), want)
         chunked = Ours(ours.model, len(case.prompt))
@@ -102,7 +69,7 @@ def test_prefill_in_one_piece_and_in_chunks(case: Case, size: int) -> None:
 @bounded(15)
 @given(cases())
 def test_autoregressive_continuation(case: Case) -> None:
-    with both_sides(case) as (ours, reference):
+    with sides(case) as (ours, reference):
         assert_close(ours.commit(case.prompt), reference.commit(case.prompt))
         for token in case.block:
             assert_close(ours.commit([token]), reference.commit([token]))
@@ -111,7 +78,7 @@ def test_autoregressive_continuation(case: Case) -> None:
 @bounded(20)
 @given(cases(), st.booleans())
 def test_previews_by_formulation_a(case: Case, has_history: bool) -> None:
-    with both_sides(case) as (ours, reference):
+    with sides(case) as (ours, reference):
         if has_history:
             ours.commit(case.prompt)
             reference.commit(case.prompt)
@@ -125,7 +92,7 @@ def test_previews_by_formulation_a(case: Case, has_history: bool) -> None:
 @bounded(15)
 @given(cases())
 def test_states_after_a_commit_that_follows_a_preview(case: Case) -> None:
-    with both_sides(case) as (ours, reference):
+    with sides(case) as (ours, reference):
         ours.commit(case.prompt)
         reference.commit(case.prompt)
         ours.preview(case.block)

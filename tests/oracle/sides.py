@@ -71,6 +71,6 @@ class Reference:
 
 
 def assert_close(got: Tensor, want: Tensor) -> None:
-    """Equal up to float32 rounding, which keys of almost no length amplify to some 1e-4."""
+    """Equal up to float32 rounding, which norms of small vectors amplify to a few 1e-5."""
     assert got.shape == want.shape
-    torch.testing.assert_close(got, want, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(got, want, atol=2e-4, rtol=2e-4)

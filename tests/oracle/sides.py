@@ -33,7 +33,8 @@ class Ours:
         return self._run(Phase.PREVIEW, ids)
 
     def _run(self, phase: Phase, ids: Sequence[int]) -> Tensor:
-        segment = Segment(phase, self.slot, self.length, ids, range(len(ids)))
+        # a grid of blocks, which causal commits must not look at
+        segment = Segment(phase, self.slot, self.length, ids, range(len(ids)), block_length=5)
         return self.model.forward(RoundBatch.from_segments([segment]), self.caches)
 
 

@@ -68,8 +68,8 @@ def plan(
         dtype=dtype.value,
         tensor_parallel=tensor_parallel,
         slots=max_batch_size,
-        context=max_context or found.config.max_position_embeddings,
-        block_length=block_length or found.config.block_size,
+        context=max_context or found.shape.max_context,
+        block_length=block_length or found.shape.block_length,
         headroom=headroom,
         device=device.value,
     )
@@ -87,7 +87,7 @@ def show(made: Plan) -> None:
     setup, model = made.setup, made.model
     devices = f"{setup.tensor_parallel} x " if setup.tensor_parallel > 1 else ""
     console.print(
-        f"{model.config.model_type}: {_count(model.parameters)} parameters, "
+        f"{model.shape.family}: {_count(model.parameters)} parameters, "
         f"{_count(model.active_parameters)} active per token; weights in {setup.dtype} "
         f"{_bytes(sum(weight_parts(model, setup.dtype).values()))}"
     )

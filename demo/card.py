@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from blockdiff.weights.manifest import write_manifest
 from demo.data import STAGES
+from demo.export import INITIALISED
 
 TEMPLATE = Path(__file__).parent / "model_card.md"
 
@@ -39,7 +41,7 @@ def main(
     log: Annotated[Path, typer.Option(help="log.jsonl of the training run")],
     checkpoint: Path = Path("demo/checkpoint"),
 ) -> None:
-    """Write README.md into the checkpoint folder and print the table."""
+    """Write README.md and the manifest into the checkpoint folder and print the table."""
     result = json.loads(evaluation.read_text(encoding="utf-8"))
     last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
@@ -65,6 +67,7 @@ def main(
         table=measured,
     )
     (checkpoint / "README.md").write_text(text, encoding="utf-8")
+    write_manifest(checkpoint, initialised=INITIALISED)
     print(measured)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from blockdiff.weights.manifest import write_manifest
 from demo.model import DemoModel
 from demo.streams import BLOCK
 from demo.tasks import held_out_prompts
@@ -13,6 +14,7 @@ from demo.tokenizer import save_text_files, token_id
 
 FLOAT32 = ("A_log", "linear_attn.norm.weight")  # kept in float32, as real checkpoints do
 SHARDS = 2
+INITIALISED = "trained by make train"
 
 
 def config_json(model: DemoModel, ids: dict[str, int]) -> dict[str, object]:
@@ -90,3 +92,4 @@ def export_checkpoint(model: DemoModel, folder: Path) -> None:
     metadata = {"total_size": total, "total_parameters": count}
     text = json.dumps({"metadata": metadata, "weight_map": index}, indent=1)
     (folder / "model.safetensors.index.json").write_text(text + "\n")
+    write_manifest(folder, initialised=INITIALISED)

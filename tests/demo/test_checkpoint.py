@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from blockdiff.cli.main import run as run_command
 from blockdiff.text import Tokenizer
+from blockdiff.weights.verify import verify
 from demo.export import write_eval_prompts
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "demo" / "checkpoint"
@@ -33,6 +34,11 @@ def test_two_shards_of_a_small_clover_moe() -> None:
     assert config["model_type"] == "clover_moe" and config["block_size"] == 16
     kinds = ["linear_attention"] * 3 + ["full_attention"]
     assert config["layer_types"] == kinds * (len(config["layer_types"]) // 4)
+
+
+def test_it_is_what_its_manifest_says() -> None:
+    """After a change in the folder: blockdiff weights manifest demo/checkpoint --overwrite."""
+    assert verify(CHECKPOINT).problems == ()
 
 
 def test_special_tokens_are_single_ids() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from blockdiff.cli import main as program
 from blockdiff.errors import CapacityError, ConfigError
+from blockdiff.weights.manifest import MANIFEST, write_manifest
 from tests.embedded.conftest import REPOSITORY, all_ended
 
 BLOCKDIFF = [sys.executable, "-m", "blockdiff.cli.main"]
@@ -203,6 +204,60 @@ def test_bad_checkpoint_is_found_before_a_server_starts(tmp_path, capsys, monkey
     for command in (["serve", *PORTS], ["generate", "--prompt", "x"]):
         assert program.run([*command, "--model", str(folder)]) == 2
         assert expected in last_line(capsys.readouterr().err)
+
+
+def flip_a_byte(folder: Path) -> str:
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 1
+    shard.write_bytes(data)
+    return shard.name
+
+
+def add_a_file(folder: Path) -> str:
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    return "pytorch_model.bin"
+
+
+def swap_shards(folder: Path) -> str:
+    first, second = sorted(folder.glob("*.safetensors"))
+    first.rename(folder / "other")
+    second.rename(first)
+    (folder / "other").rename(second)
+    return first.name
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, add_a_file, swap_shards])
+def test_weights_that_do_not_fit_their_manifest_are_not_served(
+    tmp_path, capsys, monkeypatch, damage
+):
+    folder = _copied_demo(tmp_path)
+    write_manifest(folder)
+    bad = damage(folder)
+    monkeypatch.delattr("blockdiff.cli.serve.find_installation")
+    assert program.run(["serve", *PORTS, "--model", str(folder)]) == 2
+    assert bad in last_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("way", ["--no-verify", "environment", "no manifest"])
+def test_what_is_not_verified_is_said_and_served(tmp_path, capsys, monkeypatch, way):
+    folder = _copied_demo(tmp_path)
+    write_manifest(folder)
+    flip_a_byte(folder)
+    if way == "environment":
+        monkeypatch.setenv("BLOCKDIFF_VERIFY", "no")
+    elif way == "no manifest":
+        (folder / MANIFEST).unlink()
+
+    def stop(say: object) -> None:
+        raise ConfigError("it would start now")
+
+    monkeypatch.setattr("blockdiff.cli.serve.find_installation", stop)
+    flags = ["--no-verify"] if way == "--no-verify" else []
+    assert program.run(["serve", *PORTS, "--model", str(folder), *flags]) == 2
+    errors = capsys.readouterr().err
+    assert "it would start now" in last_line(errors)
+    assert ("has no manifest" if way == "no manifest" else "(not verified)") in errors
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from blockdiff_kernels.conv import causal_conv, preview_conv, reference
+from blockdiff_kernels.conv import causal_conv, mirrored_taps, preview_conv, reference
 
 
 def loop(u: Tensor, tail: Tensor, weight: Tensor, right: Tensor | None) -> Tensor:
@@ -62,3 +62,22 @@ def test_nan_padding_reaches_neither_rows_nor_tail() -> None:
         assert torch.equal(new_tail[g], torch.cat((tail[g], part))[-3:])
         want = loop(part, tail[g], weight, right)
         torch.testing.assert_close(preview[g, :length].double(), want, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "kernel"), [(1, 4), (2, 4), (17, 4), (9, 2)])
+def test_mirrored_taps_add_the_reversed_convolution_without_its_centre(
+    rows: int, kernel: int
+) -> None:
+    u, tail, weight, _ = inputs(rows, kernel)
+    got = preview_conv(u, tail, weight, mirrored_taps(weight))
+    past = torch.cat((tail, u), dim=1).double()
+    ahead = torch.cat((torch.zeros_like(tail), u.flip(1)), dim=1).double()
+
+    def correlate(x: Tensor) -> Tensor:
+        return torch.stack(
+            [(x[:, t : t + kernel] * weight.double().t()).sum(1) for t in range(rows)], dim=1
+        )
+
+    centre = u.double() * weight[:, -1].double()
+    want = correlate(past) + correlate(ahead).flip(1) - centre
+    torch.testing.assert_close(got.double(), want * want.sigmoid(), atol=1e-5, rtol=1e-5)

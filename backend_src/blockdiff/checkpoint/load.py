@@ -44,9 +44,10 @@ def load_model(
     files = open_checkpoint(folder)
     has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
     shapes = family.shapes(config, has_fused_experts)
-    spare = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    unused = [name for name in files.tensors if name.endswith(family.unused(config))]
+    spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
     refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
-    for note in files.notes:
+    for note in (*files.notes, *_note_unused(unused)):
         log.info("checkpoint %s: %s", folder, note)
     done = 0
 
@@ -69,6 +70,10 @@ def _device(device: str | torch.device) -> torch.device:
     if target.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {device!r}, but no CUDA device is available; use cpu")
     return target
+
+
+def _note_unused(names: list[str]) -> list[str]:
+    return [f"{len(names)} tensors not used by this config ({names[0]}, ...)"] if names else []
 
 
 def _compare(files: CheckpointFiles, shapes: Shapes, spare: set[str]) -> list[str]:

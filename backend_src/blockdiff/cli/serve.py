@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
+from blockdiff.cli.serve_weights import verify_served_weights, weights_parameters
 from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
 from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
 from blockdiff.embedded.paths import cache_directory
@@ -27,6 +28,7 @@ from blockdiff.embedded.supervisor import Supervisor, SupervisorPolicy
 from blockdiff.embedded.work_folder import work_folder
 from blockdiff.errors import ConfigError
 from blockdiff.serving.relay import CancelRelay
+from blockdiff.weights.identity import WeightsIdentity
 
 # What callers name; Triton loads what these need.
 ENTRY_MODELS = ("ensemble", "unary")
@@ -54,6 +56,7 @@ class ServeOptions:
     grpc_threads: int = 8
     log_file: Path | None = None
     triton_args: tuple[str, ...] = ()
+    weights: WeightsIdentity | None = None  # None: the served model verifies them itself
 
 
 def make_server(
@@ -62,6 +65,7 @@ def make_server(
     """The server for these options; ``work`` takes its repository, sockets and log."""
     template = options.repository or template_repository()
     parameters = {"device": options.device, "dtype": options.dtype}
+    parameters |= weights_parameters(options.weights)
     given = {key: value for key, value in parameters.items() if value is not None}
     repository = build_repository(
         template,
@@ -202,6 +206,10 @@ def serve(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu (default) or cuda.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 (default) or bfloat16.")] = None,
+    verify: Annotated[
+        bool | None,
+        typer.Option("--verify/--no-verify", help="Check the weights against their manifest."),
+    ] = None,
     exit_timeout_secs: Annotated[
         int, typer.Option(min=1, help="How long running requests may take to finish at the end.")
     ] = 30,
@@ -251,7 +259,7 @@ def serve(
         heartbeat_timeout_seconds=heartbeat_timeout,
         start_timeout_seconds=start_timeout,
     )
-    _check_first(options)
+    options = replace(options, weights=_check_first(options, verify))
     installation = find_installation(say)
     with work_folder() as work:
         server = make_server(options, work, installation)
@@ -259,18 +267,20 @@ def serve(
     raise typer.Exit(code)
 
 
-def _check_first(options: ServeOptions) -> None:
-    """Find what cannot work before a process is started."""
+def _check_first(options: ServeOptions, verify: bool | None) -> WeightsIdentity | None:
+    """Find what cannot work before a process is started; returns which weights there are."""
     from blockdiff.cli.checkpoint_check import check_checkpoint
 
     if options.repository is not None and not options.repository.is_dir():
         raise ConfigError(f"--model-repository {options.repository}: no such folder")
     repository = options.repository or template_repository()
     say(f"checking {options.model}")
-    if (repository / ENGINE_MODEL).is_dir():
-        dtype, device = options.dtype or "float32", options.device or "cpu"
-        most = check_checkpoint(options.model, dtype, device).max_position_embeddings
-        if options.max_context is not None and options.max_context > most:
-            raise ConfigError(f"--max-context {options.max_context}: the model allows 1 to {most}")
-    elif not options.model.is_dir():
-        raise ConfigError(f"model folder {options.model}: not found")
+    if not (repository / ENGINE_MODEL).is_dir():
+        if not options.model.is_dir():
+            raise ConfigError(f"model folder {options.model}: not found")
+        return None
+    dtype, device = options.dtype or "float32", options.device or "cpu"
+    most = check_checkpoint(options.model, dtype, device).max_position_embeddings
+    if options.max_context is not None and options.max_context > most:
+        raise ConfigError(f"--max-context {options.max_context}: the model allows 1 to {most}")
+    return verify_served_weights(options.model, verify, say)

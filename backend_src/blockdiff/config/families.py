@@ -10,12 +10,13 @@ from blockdiff.config.block_causal import (
     parse_sdar,
     parse_sdar_moe,
 )
+from blockdiff.config.diffusion_gemma import DiffusionGemmaConfig, parse_diffusion_gemma
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig, parse_clover, parse_qwen3_5
 from blockdiff.config.keys import Keys
 from blockdiff.errors import ConfigError
 
-AnyConfig = HybridConfig | BlockCausalConfig
+AnyConfig = HybridConfig | BlockCausalConfig | DiffusionGemmaConfig
 # config.json without its text_config, generation_config.json -> a checked config
 Parser = Callable[[Keys, Mapping[str, Any]], AnyConfig]
 
@@ -27,6 +28,8 @@ PARSERS: dict[str, Parser] = {
     "llada2_moe": parse_llada2,
     "sdar": parse_sdar,
     "sdar_moe": parse_sdar_moe,
+    "diffusion_gemma": parse_diffusion_gemma,
+    "diffusion_gemma_text": parse_diffusion_gemma,
 }
 
 

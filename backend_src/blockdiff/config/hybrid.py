@@ -7,17 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blockdiff.config.coreset import CoresetConfig, read_coreset
 from blockdiff.config.keys import Keys, check_maths_keys
 from blockdiff.config.parts import (
     BLOCK_ANCHORS,
     FULL,
     LINEAR,
     read_eos_tokens,
+    read_mask_token,
     read_rope,
     read_threshold,
 )
 
 DEFAULT_BLOCK = 32
+# how a preview mixes a block in Gated DeltaNet layers: by the causal scan, by two sweeps, or by a
+# softmax with a history slot, which needs tensors of its own
+FORMULATIONS = ("A", "B", "C")
 # keys this trunk has only one value for; any other value would be computed wrongly in silence
 _ONLY: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None),
@@ -38,7 +43,6 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "scoring_func": ("softmax", None),
     "moe_router_enable_expert_bias": (False, None),
     "expert_capacity": (0, None),
-    "expert_coreset": (0, False, None),
     "final_logit_softcapping": (None,),
     "attn_logit_softcapping": (None,),
     "shift_logits": (False, None),
@@ -73,11 +77,23 @@ class HybridConfig:
     num_experts_per_tok: int
     moe_intermediate_size: int
     shared_expert_intermediate_size: int
+    coreset: CoresetConfig | None  # None: every row chooses among all experts
     block_size: int
     block_anchor: str
     default_threshold: float
     mask_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    preview_formulation: str  # one of FORMULATIONS
+
+    @property
+    def has_preview_tensors(self) -> bool:
+        """Whether previews compute with the four preview tensors of every delta layer."""
+        return self.preview_formulation == "C"
+
+    @property
+    def may_hold_preview_tensors(self) -> bool:
+        """Whether a checkpoint may bring them along even where they are not used."""
+        return self.has_preview_tensors or self.model_type == "clover_moe"
 
     @property
     def conv_channels(self) -> int:
@@ -87,22 +103,31 @@ class HybridConfig:
 
 
 def parse_clover(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
-    """The trunk with formulation C preview tensors and a mask token."""
-    return _build("clover_moe", keys, generation)
+    """The trunk with preview tensors, which formulation C uses, and a mask token."""
+    mask = keys.integer("mask_token_id", low=0, high=keys.integer("vocab_size") - 1)
+    return _build("clover_moe", keys, generation, mask, "C")
 
 
 def parse_qwen3_5(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     """The trunk alone; without a mask token it decodes autoregressively only."""
-    return _build("qwen3_5_moe", keys, generation)
+    return _build("qwen3_5_moe", keys, generation, read_mask_token(keys), "A")
 
 
-def _build(family: str, keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
+def _build(
+    family: str,
+    keys: Keys,
+    generation: Mapping[str, Any],
+    mask_token: int | None,
+    formulation: str,
+) -> HybridConfig:
     check_maths_keys(keys, _ONLY)
     head_dim = keys.integer("head_dim", default=256)
     rotary_dim, theta = read_rope(keys, head_dim, share=0.25, base=10_000_000.0)
     vocab_size = keys.integer("vocab_size")
     num_experts = keys.integer("num_experts")
+    top_k = keys.integer("num_experts_per_tok", high=num_experts)
     intermediate = keys.integer("moe_intermediate_size")
+    anchor = keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end")
     return HybridConfig(
         model_type=family,
         vocab_size=vocab_size,
@@ -122,14 +147,16 @@ def _build(family: str, keys: Keys, generation: Mapping[str, Any]) -> HybridConf
         linear_value_head_dim=keys.integer("linear_value_head_dim"),
         linear_conv_kernel_dim=keys.integer("linear_conv_kernel_dim", low=2, high=64),
         num_experts=num_experts,
-        num_experts_per_tok=keys.integer("num_experts_per_tok", high=num_experts),
+        num_experts_per_tok=top_k,
         moe_intermediate_size=intermediate,
         shared_expert_intermediate_size=keys.integer("shared_expert_intermediate_size"),
+        coreset=read_coreset(keys, num_experts, top_k, anchor == "zero"),
         block_size=keys.integer("block_size", default=DEFAULT_BLOCK, high=4096),
-        block_anchor=keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end"),
+        block_anchor=anchor,
         default_threshold=read_threshold(keys),
-        mask_token_id=_mask_token(keys, family, vocab_size),
+        mask_token_id=mask_token,
         eos_token_ids=read_eos_tokens(keys, generation, vocab_size),
+        preview_formulation=keys.choice("preview_formulation", FORMULATIONS, default=formulation),
     )
 
 
@@ -146,9 +173,3 @@ def _layer_types(keys: Keys) -> tuple[str, ...]:
     ):
         raise keys.error("layer_types", f"a list of {count} entries, each {LINEAR!r} or {FULL!r}")
     return tuple(types)
-
-
-def _mask_token(keys: Keys, family: str, vocab_size: int) -> int | None:
-    if keys.get("mask_token_id") is None and family != "clover_moe":
-        return None
-    return keys.integer("mask_token_id", low=0, high=vocab_size - 1)

@@ -10,6 +10,7 @@ from blockdiff.config.keys import Keys
 
 LINEAR = "linear_attention"
 FULL = "full_attention"
+SLIDING = "sliding_attention"
 BLOCK_ANCHORS = ("prompt_end", "zero")
 DEFAULT_THRESHOLD = 0.9
 
@@ -45,6 +46,13 @@ def read_threshold(keys: Keys, default: float = DEFAULT_THRESHOLD) -> float:
     if not isinstance(decoding, Mapping):
         raise keys.error("decoding", 'an object such as {"threshold": 0.9}')
     return Keys(decoding, "decoding.").number("threshold", default=default, low=0.0, high=1.0)
+
+
+def read_mask_token(keys: Keys) -> int | None:
+    """The id that stands for a masked position; None: the checkpoint has none."""
+    if keys.get("mask_token_id") is None:
+        return None
+    return keys.integer("mask_token_id", low=0, high=keys.integer("vocab_size") - 1)
 
 
 def read_eos_tokens(keys: Keys, generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:

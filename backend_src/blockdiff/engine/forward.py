@@ -18,8 +18,9 @@ from blockdiff.decoding.acceptance import (
     scheduled_minimum,
 )
 from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, noise_keys
+from blockdiff.engine.decisions import write_accepted
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
-from blockdiff.scheduler import Decisions, RoundPlan, SlotTable
+from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 
 Array = npt.NDArray[np.generic]
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
@@ -47,12 +48,12 @@ def run_round(
     batch = RoundBatch(**{name: device[name] for name in batch_arrays})
     hidden = model.hidden(batch, caches)
     if not len(plan.group_slots):
-        nothing = np.zeros((0, 1), np.int64)
-        return Decisions(nothing, nothing.astype(np.float32), nothing > 0)
+        return NOTHING
     wants_entropy = bool((groups["algorithm"] == ENTROPY_BOUNDED).any())
     chosen = _choose(model, hidden, plan, device, rows, wants_entropy)
     packed = _decide(chosen, plan, table, device).cpu().numpy()
-    return Decisions(packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
+    decided = (packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
+    return write_accepted(table, plan.group_slots, *decided)
 
 
 def to_device(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:

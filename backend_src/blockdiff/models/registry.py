@@ -4,12 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from blockdiff.models.clover_moe import CloverMoeModel
 from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.llada2_moe import LLADA2_FLOAT32_SUFFIXES, Llada2MoeModel
 from blockdiff.models.sdar import SdarModel
 from blockdiff.models.trunk import LanguageModel
-from blockdiff.models.weights import FLOAT32_SUFFIXES, Fetch, Shapes, expected_shapes
+from blockdiff.models.weights import (
+    FLOAT32_SUFFIXES,
+    Fetch,
+    Shapes,
+    expected_shapes,
+    unused_suffixes,
+)
 
 
 @dataclass(frozen=True)
@@ -19,10 +24,12 @@ class Family:
     shapes: Callable[[Any, bool], Shapes]  # config, whether experts are stored fused
     build: Callable[[Any, Fetch, bool], LanguageModel]  # ``fetch`` gives each tensor once, by name
     float32: tuple[str, ...] = ()  # ends of names kept in float32 in every model dtype
+    # config -> ends of names that may be there but are not used
+    unused: Callable[[Any], tuple[str, ...]] = lambda config: ()
 
 
 FAMILIES: dict[str, Family] = {
-    "clover_moe": Family(expected_shapes, CloverMoeModel, FLOAT32_SUFFIXES),
+    "clover_moe": Family(expected_shapes, HybridModel, FLOAT32_SUFFIXES, unused_suffixes),
     "qwen3_5_moe": Family(expected_shapes, HybridModel, FLOAT32_SUFFIXES),
     "llada2_moe": Family(Llada2MoeModel.shapes, Llada2MoeModel, LLADA2_FLOAT32_SUFFIXES),
     "sdar": Family(SdarModel.shapes, SdarModel),

@@ -11,8 +11,8 @@ from torch import Tensor
 from blockdiff.config import LINEAR, HybridConfig
 from blockdiff.models.layers.attention import AttentionWeights, merge_attention
 from blockdiff.models.layers.gated_delta import (
-    BlockSoftmaxWeights,
     GatedDeltaWeights,
+    PreviewWeights,
     merge_projections,
 )
 from blockdiff.models.layers.sparse_moe import MoeWeights, shared_as_experts
@@ -29,6 +29,20 @@ FLOAT32_SUFFIXES = (
     "linear_attn.bd_softmax_history_bias",
     "linear_attn.bd_softmax_history_c",
 )
+
+
+_PREVIEW_SUFFIXES = (
+    "linear_attn.conv_right_weight",
+    "linear_attn.bd_softmax_logit_scale",
+    "linear_attn.bd_softmax_history_bias",
+    "linear_attn.bd_softmax_history_c",
+)
+
+
+def unused_suffixes(config: HybridConfig) -> tuple[str, ...]:
+    """Ends of names that a checkpoint of this config may hold without their being used."""
+    is_spare = config.may_hold_preview_tensors and not config.has_preview_tensors
+    return _PREVIEW_SUFFIXES if is_spare else ()
 
 
 def expected_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
@@ -60,7 +74,7 @@ def _delta_shapes(config: HybridConfig) -> Shapes:
         "norm.weight": (config.linear_value_head_dim,),
         "out_proj.weight": (hidden, inner),
     }
-    if config.model_type == "clover_moe":
+    if config.has_preview_tensors:
         shapes["conv_right_weight"] = (channels, kernel - 1)
         for name in ("logit_scale", "history_bias", "history_c"):
             shapes[f"bd_softmax_{name}"] = (heads,)
@@ -93,7 +107,7 @@ def _moe_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
     return shapes | expert_shapes(experts, inner, hidden, has_fused_experts)
 
 
-def delta_weights(fetch: Fetch, layer: int) -> GatedDeltaWeights:
+def delta_weights(fetch: Fetch, layer: int, config: HybridConfig) -> GatedDeltaWeights:
     """Gated DeltaNet tensors of one layer; named as in ``expected_shapes``."""
     own = f"layers.{layer}.linear_attn."
     return GatedDeltaWeights(
@@ -105,13 +119,12 @@ def delta_weights(fetch: Fetch, layer: int) -> GatedDeltaWeights:
         dt_bias=fetch(own + "dt_bias"),
         norm=fetch(own + "norm.weight"),
         out_proj=fetch(own + "out_proj.weight"),
+        preview=_preview_weights(fetch, own) if config.has_preview_tensors else None,
     )
 
 
-def preview_weights(fetch: Fetch, layer: int) -> BlockSoftmaxWeights:
-    """The four preview tensors of one layer."""
-    own = f"layers.{layer}.linear_attn."
-    return BlockSoftmaxWeights(
+def _preview_weights(fetch: Fetch, own: str) -> PreviewWeights:
+    return PreviewWeights(
         conv_right=fetch(own + "conv_right_weight"),
         logit_scale=fetch(own + "bd_softmax_logit_scale"),
         history_bias=fetch(own + "bd_softmax_history_bias"),

@@ -55,13 +55,16 @@ def _delta_stage(own: DeltaShape, size: int, load: Load) -> int:
 
 
 def _attention_stage(own: AttentionShape, size: int, load: Load) -> int:
-    """Projections, padded and mixed; all slots' keys and values gathered, then joined; masks."""
+    """Projections, padded and mixed; all slots' keys and values gathered, joined and, in 16 bits,
+    packed for the product; masks."""
     heads = (2 if own.has_gate else 1) * own.heads + 2 * own.kv_heads
-    cached = 2 * own.key_width * size * load.slots * load.context
+    places = own.kept_positions(load.context)
+    cached = 2 * own.key_width * size * load.slots * places
     # every group keeps its mask for the round; attention turns one at a time into a bias
     largest_group = max(load.slots * load.block_length, load.prefill_rows)
-    masks = (load.rows + largest_group * size) * load.context
-    return 3 * load.rows * heads * own.head_dim * size + 2 * cached + masks
+    masks = (load.rows + largest_group * size) * places
+    copies = 2 if size == 4 else 3
+    return 3 * load.rows * heads * own.head_dim * size + copies * cached + masks
 
 
 def _expert_stage(own: ExpertShape, hidden: int, size: int, load: Load) -> int:

@@ -3,6 +3,7 @@
 Knows nothing of devices or of requests.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +50,11 @@ def read_model(path: Path) -> PlannedModel:
     shape = describe(load_config(path))
     if not (path / INDEX).exists() and not any(path.glob(f"*{SUFFIX}")):
         return PlannedModel(shape, shape.parts, has_headers=False)
-    groups = {group.name: group.parameters for group in sum_groups(read_headers(path))}
-    groups.pop(UNUSED, None)
-    if shape.has_tied_head:
-        groups.pop("output head", None)
+    copies = re.compile(shape.copied_names or r"(?!)")
+    stored_tensors = [tensor for tensor in read_headers(path) if not copies.match(tensor.name)]
+    groups = {group.name: group.parameters for group in sum_groups(stored_tensors)}
+    for name in (UNUSED, *shape.unused_parts):
+        groups.pop(name, None)
     stored, wanted = sum(groups.values()), sum(shape.parts.values())
     if abs(stored - wanted) > _TOLERANCE * wanted:
         raise ConfigError(

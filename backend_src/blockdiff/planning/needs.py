@@ -8,7 +8,7 @@ import math
 
 from blockdiff.planning.dtypes import STATE_BYTES, WEIGHT_BITS, element_bytes
 from blockdiff.planning.model import PlannedModel
-from blockdiff.planning.shape import ModelShape
+from blockdiff.planning.shape import AttentionShape, ModelShape
 from blockdiff.planning.units import GIB
 
 # Routers, norms, embeddings and what is small stay in high precision.
@@ -68,22 +68,35 @@ def _loaded(shape: ModelShape, part: str, count: int) -> int:
     return count // own.shared_width * own.shared_copies * own.width
 
 
-def kv_bytes_per_token(shape: ModelShape, dtype: str, ways: int) -> int:
-    """Keys and values of one token in all softmax layers; few heads are on several devices."""
-    elements = sum(
-        2 * kind.layers * math.ceil(kind.kv_heads / ways) * kind.head_dim
+def kv_bytes(shape: ModelShape, dtype: str, ways: int, context: int) -> int:
+    """Keys and values of one request; heads fewer than devices are on several of them."""
+    return sum(
+        _layer_kv_bytes(kind, dtype, ways) * kind.layers * kind.kept_positions(context)
         for kind in shape.attention
     )
-    return elements * element_bytes(dtype)
+
+
+def kv_bytes_per_token(shape: ModelShape, dtype: str, ways: int) -> int:
+    """What one more token of context adds, beyond every sliding window."""
+    return sum(
+        _layer_kv_bytes(kind, dtype, ways) * kind.layers
+        for kind in shape.attention
+        if kind.kept is None
+    )
+
+
+def _layer_kv_bytes(kind: AttentionShape, dtype: str, ways: int) -> int:
+    return 2 * math.ceil(kind.kv_heads / ways) * kind.head_dim * element_bytes(dtype)
 
 
 def state_bytes(shape: ModelShape, dtype: str, ways: int) -> int:
-    """Recurrent states and convolution tails of one request."""
+    """One request's recurrent states and convolution tails, and the signals of its canvas."""
+    signals = shape.signal_elements * element_bytes(dtype)
     own = shape.delta
     if own is None:
-        return 0
+        return signals
     tail = (own.kernel - 1) * own.channels * element_bytes(dtype)
-    return own.layers * (own.state_elements * STATE_BYTES + tail) // ways
+    return signals + own.layers * (own.state_elements * STATE_BYTES + tail) // ways
 
 
 def overhead_bytes(device: str, ways: int) -> int:

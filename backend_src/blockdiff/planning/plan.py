@@ -81,6 +81,7 @@ class Plan:
             "parts": needs.weight_parts(self.model, self.setup.dtype),
             "counted_in": "safetensors headers" if self.model.has_headers else "config",
             "setup": asdict(self.setup),
+            # activations and sampling take turns: the larger one is in the total
             "bytes_per_device": {**asdict(self.demand), "total": self.demand.total},
             "usable_bytes_per_device": self.setup.usable,
             "weight_bytes_all_devices": sum(
@@ -126,6 +127,10 @@ def _check(shape: ModelShape, setup: Setup) -> None:
         raise ConfigError(
             f"block-length: {setup.block_length} must be from 1 to max-context {setup.context}"
         )
+    if shape.has_fixed_block and setup.block_length != shape.block_length:
+        raise ConfigError(
+            f"block-length: {setup.block_length} must be {shape.block_length}, the model's canvas"
+        )
     if not 0 <= setup.headroom <= 0.9:
         raise ConfigError(f"headroom: {setup.headroom} must be from 0 to 0.9")
     if not needs.can_split(shape, setup.tensor_parallel):
@@ -138,14 +143,13 @@ def _check(shape: ModelShape, setup: Setup) -> None:
 
 def _demand(model: PlannedModel, setup: Setup) -> Demand:
     shape, dtype, ways = model.shape, setup.dtype, setup.tensor_parallel
-    token = needs.kv_bytes_per_token(shape, dtype, ways)
     load = activations.Load(setup.slots, setup.context, setup.block_length, setup.prefill_rows)
     return Demand(
         weights=needs.weight_bytes(model, dtype, ways),
         overhead=needs.overhead_bytes(setup.device, ways),
         activations=activations.activation_bytes(shape, dtype, ways, load),
         sampling=activations.sampling_bytes(shape, dtype, load),
-        kv_cache=setup.slots * setup.context * token,
+        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, ways, setup.context),
         recurrent_state=setup.slots * needs.state_bytes(shape, dtype, ways),
     )
 

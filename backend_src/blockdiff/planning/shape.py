@@ -15,6 +15,11 @@ class AttentionShape:
     kv_heads: int
     head_dim: int
     has_gate: bool = False
+    kept: int | None = None  # committed positions that a sliding window keeps; None: all
+
+    def kept_positions(self, context: int) -> int:
+        """Positions whose keys and values a request of ``context`` tokens keeps."""
+        return context if self.kept is None else min(self.kept, context)
 
     @property
     def query_width(self) -> int:
@@ -85,5 +90,12 @@ class ModelShape:
     delta: DeltaShape | None = None
     experts: ExpertShape | None = None
     dense: DenseShape | None = None
-    has_tied_head: bool = False
+    signal_elements: int = 0  # numbers that one request's canvas keeps from step to step
+    has_fixed_block: bool = False  # the block length is the model's, not the request's
+    unused_parts: tuple[str, ...] = ()  # that a checkpoint may hold all the same
+    copied_names: str = ""  # pattern of stored names that repeat other tensors; empty: none
     float32_parts: frozenset[str] = field(default_factory=frozenset)  # in float32 in every dtype
+
+    @property
+    def has_tied_head(self) -> bool:
+        return "output head" not in self.parts

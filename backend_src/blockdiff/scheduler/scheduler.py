@@ -28,11 +28,28 @@ class StopFinder(Protocol):
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a round decided, on the host. Filled by the engine, arrays [G, B]."""
+    """What a round made of the open block of each of the plan's groups, on the host.
 
-    token_ids: Ints
+    Filled by the engine. B is the longest block length; places beyond a block are left as they are.
+    """
+
+    canvas: Ints
+    """[G, B] the block's next tokens, whether they are final or not."""
     log_probs: Floats
-    accepted: Flags
+    """[G, B] of those tokens; a value that is not finite fails the request."""
+    is_open: Flags
+    """[G, B] places that another preview has to decide."""
+    is_settled: Flags
+    """[G] no token of a place that is not open will change."""
+
+
+NOTHING = Decisions(
+    canvas=np.zeros((0, 1), np.int64),
+    log_probs=np.zeros((0, 1), np.float32),
+    is_open=np.zeros((0, 1), np.bool_),
+    is_settled=np.zeros(0, np.bool_),
+)
+"""The decisions of a round without groups."""
 
 
 @dataclass
@@ -149,14 +166,12 @@ class Scheduler:
         table.state[done] = SlotState.DECODE
 
     def _write_canvases(self, slots: Ints, decisions: Decisions) -> None:
-        table, width = self.table, decisions.token_ids.shape[1]
-        rows, columns = np.nonzero(decisions.accepted)
-        where = (slots[rows], columns)
-        had_mask = table.masked[slots].any(axis=1)
-        table.canvas[where] = decisions.token_ids[rows, columns]
-        table.log_probs[where] = decisions.log_probs[rows, columns]
-        table.masked[slots, :width] &= ~decisions.accepted
-        self._settle(slots, had_mask, decisions.accepted.any(axis=1))
+        table, width = self.table, decisions.canvas.shape[1]
+        table.canvas[slots, :width] = decisions.canvas
+        table.log_probs[slots, :width] = decisions.log_probs
+        table.masked[slots, :width] = decisions.is_open
+        table.is_unsettled[slots] = ~decisions.is_settled
+        table.post_steps[slots] += ~decisions.is_open.any(axis=1)
 
         # The single token of an autoregressive request is committed in the next round.
         is_single = table.is_autoregressive[slots]
@@ -166,15 +181,6 @@ class Scheduler:
         table.pending_length[singles] = 1
         table.pending_start[singles] = table.block_start[singles] + places
         table.step[slots] += 1
-
-    def _settle(self, slots: Ints, had_mask: Flags, has_changed: Flags) -> None:
-        """Blocks that edit end when a preview changes nothing or their extra previews are used."""
-        table = self.table
-        is_confirmed = ~had_mask & ~has_changed
-        has_no_mask = ~table.masked[slots].any(axis=1)
-        table.post_steps[slots] += has_no_mask & ~is_confirmed
-        is_over = table.post_steps[slots] > table.max_post_steps[slots]
-        table.is_unsettled[slots] &= ~(is_confirmed | is_over)
 
     def _endings(self, slots: Ints) -> Ending:
         table = self.table
@@ -202,7 +208,7 @@ class Scheduler:
         eos = np.where(ending.eos < needed, ending.eos, -1)
         # Tokens before this place are output, whatever comes later.
         ready = np.where(eos >= 0, eos, np.minimum(ending.settled, needed))
-        is_broken = (decisions.accepted & ~np.isfinite(decisions.log_probs)).any(axis=1)
+        is_broken = ~np.isfinite(decisions.log_probs).all(axis=1)
         has_stops = np.array([self._running[slot].stops is not None for slot in slots], np.bool_)
         is_due = (ending.settled >= needed) | (eos >= 0) | is_broken | has_stops
         results = []

@@ -66,7 +66,7 @@ class SlotTable:
         self.block_index = self._ints()
         self.first_response = self._ints()
         self.step = self._ints()
-        # Previews of the open block that began without a mask, and whether tokens may still change.
+        # Previews of the open block that left no place open; whether its tokens may still change.
         self.post_steps = self._ints()
         self.is_unsettled: Flags = np.zeros(num_slots, np.bool_)
         self.canvas: Ints = np.zeros((num_slots, FIRST_WIDTH), np.int64)
@@ -157,6 +157,7 @@ class SlotTable:
         self.is_unsettled[slot] = self.is_editing[slot]
         self.canvas[slot] = self.mask_token_id
         self.masked[slot] = np.arange(self.masked.shape[1]) < length
+        self.log_probs[slot] = 0.0
 
     def keep_for_commit(self, slot: int, tokens: Ints, start: int) -> None:
         """Remember final ``tokens`` that begin at position ``start`` for the next round."""

@@ -8,19 +8,20 @@ knows nothing of text.
 import itertools
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from blockdiff.core import FinishReason, Request
 from blockdiff.errors import CapacityError, EngineDeadError, RequestError
 from blockdiff.serving.checks import check_engine
 from blockdiff.serving.dispatcher import ResponseDispatcher
-from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError, unary_key
+from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError, log, unary_key
 from blockdiff.serving.model import ServedModel
 from blockdiff.serving.monitor import Monitor
 from blockdiff.serving.outgoing import OutgoingStream
 from blockdiff.serving.relay import CancelReceiver
+from blockdiff.serving.served_weights import ModelInfoMetric, identify_weights
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, parse_spec
 from blockdiff.serving.tensors import input_arrays, text_of
@@ -32,6 +33,7 @@ class ServedEngine:
 
     loop: Any
     validate: Callable[[Request], None]
+    facts: Mapping[str, str] = field(default_factory=dict)  # what the metrics tell of the model
 
 
 def build_engine(settings: Settings) -> ServedEngine:
@@ -53,7 +55,8 @@ def build_engine(settings: Settings) -> ServedEngine:
     engine.warm_up()
     loop = EngineLoop(engine)
     loop.start()
-    return ServedEngine(loop, engine.validate)
+    facts = {"model_type": model.info.model_type, "dtype": settings.dtype}
+    return ServedEngine(loop, engine.validate, facts)
 
 
 class BlockDiffusionModel(ServedModel):
@@ -71,7 +74,9 @@ class BlockDiffusionModel(ServedModel):
         self._uids = itertools.count((secrets.randbits(31) << 32) + 1)
         self._uid_of_key: dict[str, int] = {}
         self._gone: set[int] = set()
+        identity = identify_weights(settings, self._say)
         engine = self.build_engine(settings)
+        self._info_metric = ModelInfoMetric(self.pb_utils, identity, engine.facts)
         self._loop, self._validate = engine.loop, engine.validate
         self._dispatcher = ResponseDispatcher(self.pb_utils, self._loop.cancel)
         self._receiver = CancelReceiver(
@@ -81,6 +86,9 @@ class BlockDiffusionModel(ServedModel):
         self._monitor = Monitor(self.pb_utils, self._snapshot, settings.heartbeat_file)
         for worker in (self._dispatcher, self._receiver, self._monitor):
             worker.start()
+
+    def _say(self, line: str) -> None:
+        log(self.pb_utils, "info", f"{self.where}: {line}")
 
     def is_ready(self) -> bool:
         """Asked by Triton 26.03 and newer."""

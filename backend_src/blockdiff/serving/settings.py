@@ -5,6 +5,7 @@ Built once when a model starts, checked there and never changed. Knows no reques
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdiff.errors import ConfigError
+from blockdiff.weights.identity import NO_MANIFEST
 
 ENVIRONMENT = {
     "model": "BLOCKDIFF_MODEL",
@@ -20,6 +22,7 @@ ENVIRONMENT = {
     "max_context": "BLOCKDIFF_MAX_CONTEXT",
     "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
     "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
+    "verify": "BLOCKDIFF_VERIFY",
 }
 # Read elsewhere in this project; docs/env.md says where.
 _OTHER_VARIABLES = frozenset(
@@ -41,6 +44,8 @@ class Settings:
     model: Path
     relay_socket: Path
     heartbeat_file: Path | None = None
+    verify: str = "yes"  # whether weights are checked before they are read; "done": they have been
+    manifest_sha256: str | None = None  # of the only manifest that may be served
     slots: int = 8
     threads: int | None = None
     max_context: int | None = None
@@ -84,10 +89,18 @@ def _choice(*allowed: str) -> Callable[[str, str], Any]:
     return read
 
 
+def _digest(name: str, text: str) -> str:
+    if text != NO_MANIFEST and not re.fullmatch("[0-9a-f]{64}", text):
+        raise ConfigError(f"{name}: got {text!r}, allowed 64 hex digits or {NO_MANIFEST!r}")
+    return text
+
+
 _READERS: dict[str, Callable[[str, str], Any]] = {
     "model": lambda name, text: Path(text),
     "relay_socket": lambda name, text: Path(text),
     "heartbeat_file": lambda name, text: Path(text),
+    "verify": _choice("yes", "no", "done"),
+    "manifest_sha256": _digest,
     "slots": _integer(1, 4096),
     "threads": _integer(1, 1024),
     "max_context": _integer(1, 1 << 24),
@@ -130,10 +143,19 @@ def read_settings(
             values[name] = _READERS[name](source, text)
     if "model" not in values:
         raise ConfigError("BLOCKDIFF_MODEL: not set; give the checkpoint folder there")
+    if values.get("verify") == "done" and "manifest_sha256" not in values:
+        raise ConfigError("verify: 'done' needs manifest_sha256, the hash that was verified")
     # All stubs of one server have the same parent, so they agree on this name.
     default_socket = Path(tempfile.gettempdir()) / f"blockdiff-relay-{os.getppid()}.sock"
     values.setdefault("relay_socket", default_socket)
     return Settings(**values)
+
+
+def verification_variable(environment: Mapping[str, str]) -> bool:
+    """Whether BLOCKDIFF_VERIFY asks for verification; unset means yes."""
+    name = ENVIRONMENT["verify"]
+    read = _choice("yes", "no")
+    return bool(read(name, environment.get(name, "").strip() or "yes") == "yes")
 
 
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:

@@ -3,6 +3,8 @@
 causal_conv:   y_t = silu(sum_{j<k} w[:, j] u_{t-k+1+j});  u left of row 0 is the tail
 preview_conv:  y_t = silu(sum_{j<k} w[:, j] u_{t-k+1+j} + sum_{d=1..r} wR[:, d-1] u_{t+d});
                u right of the block is 0; the tail is read, never shifted
+mirrored_taps: wR for which preview_conv is silu(causal + mirrored - centre tap), the mirrored
+               convolution being the causal one over the reversed block with zeros before it
 """
 
 from torch import Tensor
@@ -30,3 +32,8 @@ def preview_conv(
     mask [G, T] bool: False rows are padding and count as zero (None: no padding).
     """
     return reference.preview_conv(u, tail, weight, right_weight, mask)
+
+
+def mirrored_taps(weight: Tensor) -> Tensor:
+    """Right taps [C, k - 1] that mirror the causal taps [C, k], without the one on the row."""
+    return reference.mirrored_taps(weight)

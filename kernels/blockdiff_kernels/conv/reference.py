@@ -42,3 +42,8 @@ def preview_conv(
     right = u.new_zeros(u.shape[0], right_weight.shape[1], u.shape[2])
     extended = torch.cat((tail.to(u.dtype), u, right), dim=1)
     return _depthwise(extended, torch.cat((weight, right_weight), dim=1))
+
+
+def mirrored_taps(weight: Tensor) -> Tensor:
+    """See the package docstring."""
+    return weight[:, :-1].flip(1)

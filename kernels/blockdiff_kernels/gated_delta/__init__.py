@@ -3,6 +3,10 @@
 k = l2norm(key), q = l2norm(query) / sqrt(dk), l2norm(x) = x rsqrt(sum x^2 + 1e-6)
 S <- exp(g_t) S;  S <- S + k_t (beta_t (v_t - S^T k_t))^T;  o_t = S^T q_t
 g = -exp(A_log) softplus(a + dt_bias);  beta = sigmoid(b)
+
+two_sweeps, a preview that writes no state: S> runs forward from the carried state and includes
+its row, S< runs backward from zero over the rows after it;  o_t = (S>_t + S<_t)^T q_t
+S<_T = 0;  S<_{t-1} = exp(g_t) S<_t + k_t (beta_t (v_t - exp(g_t) S<_t^T k_t))^T
 """
 
 from torch import Tensor
@@ -32,3 +36,17 @@ def gated_delta(
     mask [G, T] bool: False rows are padding, which change neither outputs nor state (None: none).
     """
     return reference.gated_delta(query, key, value, log_decay, beta, state, mask, chunk)
+
+
+def two_sweeps(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    mask: Tensor | None = None,
+    chunk: int = 64,
+) -> Tensor:
+    """Mix a block in both directions; returns o [G, T, Hv, dv]. Arguments as ``gated_delta``'s."""
+    return reference.two_sweeps(query, key, value, log_decay, beta, state, mask, chunk)

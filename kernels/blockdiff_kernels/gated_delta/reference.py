@@ -51,6 +51,36 @@ def gated_delta(
     return outputs.flatten(2, 3)[:, :, :rows].transpose(1, 2), state
 
 
+def two_sweeps(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    mask: Tensor | None = None,
+    chunk: int = 64,
+) -> Tensor:
+    """See the package docstring.
+
+    The backward sweep is the forward one over reversed rows, whose writes come one row late: so
+    a row reads before it writes, and is counted once. Both sweeps run as segments side by side.
+    """
+    inputs = [query, key, value, log_decay, beta]
+    if mask is not None:
+        inputs = [x.masked_fill(~mask.view(*mask.shape, *[1] * (x.ndim - 2)), 0) for x in inputs]
+    q = torch.cat((inputs[0], inputs[0].flip(1)))
+    k, v, g, b = (torch.cat((x, _one_row_late(x.flip(1)))) for x in inputs[1:])
+    states = torch.cat((state, torch.zeros_like(state)))
+    forward, backward = gated_delta(q, k, v, g, b, states, chunk=chunk)[0].chunk(2)
+    return forward + backward.flip(1)
+
+
+def _one_row_late(x: Tensor) -> Tensor:
+    """[G, T, ...] moved down by one row, zeros on top."""
+    return torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1]), dim=1)
+
+
 def _to_chunks(x: Tensor, chunk: int, short: int) -> Tensor:
     """[G, T, H, D] -> [G, H, chunks, chunk, D], zero rows appended."""
     x = x.transpose(1, 2)

@@ -1,9 +1,9 @@
 """Measures one process: what a checkpoint and a round at full load take. Holds no tests.
 
-Run: python measured_round.py FOLDER DTYPE SLOTS CONTEXT PREFILL_ROWS, in a process of its own with
+Run: python measured_round.py FOLDER SLOTS CONTEXT PREFILL_ROWS, in a process of its own with
 MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ set low, so that what is freed is given back.
-Prints JSON, in bytes: ``resident`` (weights and caches), ``peak`` (a round, on top of what is there
-before it) and ``runtime`` (what the process takes besides).
+Prints JSON, by dtype and in bytes: ``resident`` (weights and caches), ``peak`` (a round, on top of
+what is there before it) and ``runtime`` (what the process takes besides).
 """
 
 import ctypes
@@ -17,6 +17,8 @@ import torch
 from blockdiff.checkpoint import load_model
 from blockdiff.core import DecodingParams, Request, SamplingParams
 from blockdiff.engine import Engine, EngineConfig
+
+DTYPES = ("float32", "bfloat16")
 
 
 def status(field: str) -> int:
@@ -63,14 +65,11 @@ def add(engine: Engine, uid: int, prompt: int, tokens: int) -> None:
     engine.add_request(request)
 
 
-def main(folder: str, dtype: str, slots: int, context: int, prefill_rows: int) -> None:
-    torch.ones(64, 64) @ torch.ones(64, 64)
+def measure(folder: str, dtype: str, settings: EngineConfig) -> dict[str, int]:
     before = status("RssAnon")
-    model = load_model(folder, dtype=dtype)
-    engine = Engine(model, EngineConfig(slots, context, prefill_rows, num_threads=1))
+    engine = Engine(load_model(folder, dtype=dtype), settings)
     fill(engine)
     resident = status("RssAnon") - before
-    engine.warm_up()
     # once before it is measured: what the libraries keep for new shapes is the runtime's
     prepare(engine)
     engine.step()
@@ -81,9 +80,16 @@ def main(folder: str, dtype: str, slots: int, context: int, prefill_rows: int) -
     commits = engine.counters.forwards.commit_fused
     engine.step()
     peak = status("VmHWM") - idle
-    assert engine.counters.forwards.commit_fused == commits + slots - 1, "not a full round"
-    print(json.dumps({"resident": resident, "peak": peak, "runtime": runtime}))
+    full = commits + settings.max_slots - 1
+    assert engine.counters.forwards.commit_fused == full, "not a full round"
+    return {"resident": resident, "peak": peak, "runtime": runtime}
+
+
+def main(folder: str, slots: str, context: str, prefill_rows: str) -> None:
+    torch.ones(64, 64) @ torch.ones(64, 64)
+    settings = EngineConfig(int(slots), int(context), int(prefill_rows), num_threads=1)
+    print(json.dumps({dtype: measure(folder, dtype, settings) for dtype in DTYPES}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *(int(word) for word in sys.argv[3:]))
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Gated DeltaNet token mixer: causal scan for commits, and two ways to preview a block.
+"""Gated DeltaNet token mixer: the causal scan, for commits and for the plainest of previews.
 
 Knows the fused projection and its slot's state; knows nothing of norms around it or of checkpoints.
 """
@@ -13,11 +13,19 @@ from blockdiff.cache import SlotCaches
 from blockdiff.config import HybridConfig
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
 from blockdiff.models.layers.trace import Trace
-from blockdiff_kernels.block_softmax import block_softmax
-from blockdiff_kernels.block_softmax.reference import block_probabilities
-from blockdiff_kernels.conv import causal_conv, preview_conv
+from blockdiff_kernels.conv import causal_conv
 from blockdiff_kernels.gated_delta import decay_and_beta, gated_delta
 from blockdiff_kernels.norm import gated_rms_norm
+
+
+@dataclass
+class PreviewWeights:
+    """The four preview tensors of formulation C."""
+
+    conv_right: Tensor  # [C, k - 1]
+    logit_scale: Tensor  # [Hv]
+    history_bias: Tensor  # [Hv]
+    history_c: Tensor  # [Hv]
 
 
 @dataclass
@@ -30,16 +38,7 @@ class GatedDeltaWeights:
     dt_bias: Tensor  # [Hv]
     norm: Tensor  # [dv]
     out_proj: Tensor  # [H, Hv dv]
-
-
-@dataclass
-class BlockSoftmaxWeights:
-    """The four preview tensors of formulation C."""
-
-    conv_right: Tensor  # [C, k - 1]
-    logit_scale: Tensor  # [Hv]
-    history_bias: Tensor  # [Hv]
-    history_c: Tensor  # [Hv]
+    preview: PreviewWeights | None = None
 
 
 class GatedDeltaMixer:
@@ -115,37 +114,6 @@ class GatedDeltaMixer:
             k.view(*shape, self.key_heads, self.key_dim),
             v.view(*shape, self.value_heads, self.value_dim),
         )
-
-
-class BlockSoftmaxMixer(GatedDeltaMixer):
-    """Formulation C: right convolution taps and a softmax over the block and a history slot."""
-
-    def __init__(
-        self,
-        config: HybridConfig,
-        weights: GatedDeltaWeights,
-        preview_weights: BlockSoftmaxWeights,
-        layer: int,
-        index: int,
-    ) -> None:
-        super().__init__(config, weights, layer, index)
-        self.preview_weights = preview_weights
-
-    def preview(
-        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
-    ) -> Tensor:
-        """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
-        own = self.preview_weights
-        state, tail = self.read(group, caches)
-        u = rows[..., : self.split[0]]
-        convolved = preview_conv(u, tail, self.weights.conv, own.conv_right, group.mask)
-        q, k, v = self.heads(convolved)
-        vectors = (own.logit_scale, own.history_bias, own.history_c)
-        if trace is not None:
-            probabilities, _ = block_probabilities(q, k, state, *vectors, group.mask)
-            # [G, T, Hv, 1 + T]
-            trace.record("mixer_probabilities", self.layer, probabilities.transpose(1, 2))
-        return block_softmax(q, k, v, state, *vectors, group.mask)
 
 
 def merge_projections(qkv: Tensor, z: Tensor, b: Tensor, a: Tensor) -> Tensor:

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from blockdiff.config import BlockCausalConfig, HybridConfig
+from blockdiff.config import BlockCausalConfig, DiffusionGemmaConfig, HybridConfig
 from blockdiff.errors import ConfigError
-from blockdiff.planning.families import block_causal, hybrid
+from blockdiff.planning.families import block_causal, gemma, hybrid
 from blockdiff.planning.shape import ModelShape
 
 _FAMILIES: dict[type, Callable[[Any], ModelShape]] = {
     HybridConfig: hybrid.describe,
     BlockCausalConfig: block_causal.describe,
+    DiffusionGemmaConfig: gemma.describe,
 }
 
 

@@ -26,7 +26,7 @@ def describe(config: BlockCausalConfig) -> ModelShape:
         attention=(attention,),
         experts=experts,
         dense=dense if dense.layers else None,
-        has_tied_head=config.tie_word_embeddings,
+        unused_parts=("output head",) if config.tie_word_embeddings else (),
         # sigmoid routers compute in float32 in every model dtype
         float32_parts=frozenset({"router"} if config.router and config.router.is_sigmoid else ()),
     )

@@ -39,8 +39,13 @@ def describe(config: HybridConfig) -> ModelShape:
         attention=(attention,),
         delta=delta,
         experts=experts,
-        has_tied_head=config.tie_word_embeddings,
+        unused_parts=_unused(config),
     )
+
+
+def _unused(config: HybridConfig) -> tuple[str, ...]:
+    unused = ["output head"] if config.tie_word_embeddings else []
+    return (*unused, *(() if config.has_preview_tensors else ("preview operator",)))
 
 
 def _parts(
@@ -63,7 +68,7 @@ def _parts(
     }
     if not config.tie_word_embeddings:
         parts["output head"] = config.vocab_size * hidden
-    if config.model_type == "clover_moe":
+    if config.has_preview_tensors:
         extra = delta.channels * (delta.kernel - 1) + 3 * heads
         parts["preview operator"] = delta.layers * extra
     return parts

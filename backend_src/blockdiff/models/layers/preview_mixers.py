@@ -1,0 +1,76 @@
+"""How a preview mixes a block in Gated DeltaNet layers, by formulation; commits are all the same.
+
+B and C are this project's reading of public facts. A formulation is one class and one line of the
+table below; knows nothing of checkpoints.
+"""
+
+from torch import Tensor
+
+from blockdiff.cache import SlotCaches
+from blockdiff.config import HybridConfig
+from blockdiff.models.layers.gated_delta import GatedDeltaMixer, GatedDeltaWeights
+from blockdiff.models.layers.layout import SegmentGroup
+from blockdiff.models.layers.trace import Trace
+from blockdiff_kernels.block_softmax import block_softmax
+from blockdiff_kernels.block_softmax.reference import block_probabilities
+from blockdiff_kernels.conv import mirrored_taps, preview_conv
+from blockdiff_kernels.gated_delta import decay_and_beta, two_sweeps
+
+
+class TwoSweepMixer(GatedDeltaMixer):
+    """Formulation B: a sweep forward from the state and one backward inside the block.
+
+    The convolution looks both ways too: causal plus mirrored output, the row itself counted once,
+    summed before the silu.
+    """
+
+    def __init__(
+        self, config: HybridConfig, weights: GatedDeltaWeights, layer: int, index: int
+    ) -> None:
+        super().__init__(config, weights, layer, index)
+        self.conv_right = mirrored_taps(weights.conv)
+
+    def preview(
+        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
+    ) -> Tensor:
+        """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
+        u, _, b, a = rows.split_with_sizes(self.split, dim=-1)
+        state, tail = self.read(group, caches)
+        convolved = preview_conv(u, tail, self.weights.conv, self.conv_right, group.mask)
+        log_decay, beta = decay_and_beta(a, b, self.weights.a_log, self.weights.dt_bias)
+        q, k, v = self.heads(convolved)
+        return two_sweeps(q, k, v, log_decay, beta, state, group.mask)
+
+
+class BlockSoftmaxMixer(GatedDeltaMixer):
+    """Formulation C: right convolution taps and a softmax over the block and a history slot."""
+
+    def __init__(
+        self, config: HybridConfig, weights: GatedDeltaWeights, layer: int, index: int
+    ) -> None:
+        assert weights.preview is not None, "the config asks for the preview tensors"
+        super().__init__(config, weights, layer, index)
+        self.preview_weights = weights.preview
+
+    def preview(
+        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
+    ) -> Tensor:
+        """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
+        own = self.preview_weights
+        state, tail = self.read(group, caches)
+        u = rows[..., : self.split[0]]
+        convolved = preview_conv(u, tail, self.weights.conv, own.conv_right, group.mask)
+        q, k, v = self.heads(convolved)
+        vectors = (own.logit_scale, own.history_bias, own.history_c)
+        if trace is not None:
+            probabilities, _ = block_probabilities(q, k, state, *vectors, group.mask)
+            # [G, T, Hv, 1 + T]
+            trace.record("mixer_probabilities", self.layer, probabilities.transpose(1, 2))
+        return block_softmax(q, k, v, state, *vectors, group.mask)
+
+
+MIXERS: dict[str, type[GatedDeltaMixer]] = {
+    "A": GatedDeltaMixer,
+    "B": TwoSweepMixer,
+    "C": BlockSoftmaxMixer,
+}

@@ -31,9 +31,10 @@ def status(field: str) -> int:
 
 def fill(engine: Engine) -> None:
     """Touch every page of the caches: untouched zeros are not resident."""
-    for tensor in vars(engine._caches).values():
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-            tensor.fill_(0.01)
+    for value in vars(engine._caches).values():
+        for tensor in value if isinstance(value, tuple) else (value,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                tensor.fill_(0.01)
 
 
 def prepare(engine: Engine) -> None:

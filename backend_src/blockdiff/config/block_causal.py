@@ -4,7 +4,7 @@ Knows their keys; knows nothing of tensors or of the engine.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockdiff.config.keys import Keys, check_maths_keys
@@ -41,8 +41,6 @@ _LLADA2_ONLY: dict[str, tuple[Any, ...]] = {
     "norm_head": (False, None),
     "score_function": ("sigmoid", None),
     "router_dtype": ("fp32", "float32", None),
-    "delete_token_id": (None,),
-    "split_token_id": (None,),
 }
 
 
@@ -85,6 +83,8 @@ class BlockCausalConfig:
     default_threshold: float
     mask_token_id: int
     eos_token_ids: tuple[int, ...]
+    # LLaDA2.2's delete and split tokens; None: editing keeps every token's place
+    length_tokens: tuple[int, int] | None = None
 
     @property
     def layer_types(self) -> tuple[str, ...]:
@@ -115,7 +115,20 @@ def parse_llada2(keys: Keys, generation: Mapping[str, Any]) -> BlockCausalConfig
     check_maths_keys(keys, _LLADA2_ONLY)
     count = keys.integer("num_hidden_layers")
     dense = keys.integer("first_k_dense_replace", default=0, low=0, high=count)
-    return _build("llada2_moe", keys, generation, _llada2_router(keys), dense)
+    config = _build("llada2_moe", keys, generation, _llada2_router(keys), dense)
+    return replace(config, length_tokens=_length_tokens(keys, config))
+
+
+def _length_tokens(keys: Keys, config: BlockCausalConfig) -> tuple[int, int] | None:
+    names = ("delete_token_id", "split_token_id")
+    if all(keys.get(name) is None for name in names):
+        return None
+    delete, split = (keys.integer(name, low=0, high=config.vocab_size - 1) for name in names)
+    taken = {config.mask_token_id, *config.eos_token_ids}
+    for name, token, others in zip(names, (delete, split), (taken, taken | {delete}), strict=True):
+        if token in others:
+            raise keys.error(name, "a token that is not the mask, an end or the other of the two")
+    return delete, split
 
 
 def _llada2_router(keys: Keys) -> RouterConfig:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches
 from blockdiff.config import BlockCausalConfig
-from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.base import NO_CONTROL_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
@@ -152,6 +152,7 @@ class BlockCausalModel(LanguageModel):
         own = self.config
         # pools were trained for blocks of this size
         has_pools = own.router is not None and own.router.capacity > 0
+        delete, split = own.length_tokens or (NO_CONTROL_TOKEN, NO_CONTROL_TOKEN)
         return ModelInfo(
             model_type=own.model_type,
             vocab_size=own.vocab_size,
@@ -164,6 +165,8 @@ class BlockCausalModel(LanguageModel):
             block_anchor="zero",
             supports_autoregressive=False,
             supports_editing=self.supports_editing,
+            delete_token_id=delete,
+            split_token_id=split,
             algorithms=self.algorithms,
         )
 

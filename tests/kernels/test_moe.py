@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import blockdiff_kernels.moe as op
-from blockdiff_kernels.moe import moe, route
+from blockdiff_kernels.moe import all_experts, experts, route, weigh_with_shared, with_shared
 
 HIDDEN, INNER, EXPERTS, TOP_K, SHARED = 10, 6, 5, 2, 2
 
@@ -32,7 +32,13 @@ def loop(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 
 def run(tensors: list[Tensor]) -> Tensor:
     x, router, gate_up, down = tensors
-    return moe(x, router, gate_up, down, EXPERTS, TOP_K)
+    routing, gate = (x @ router.t()).split_with_sizes((EXPERTS, 1), dim=1)
+    if op.prefers_all_experts(x.shape[0], EXPERTS + SHARED):
+        weights = weigh_with_shared(routing, gate, TOP_K, EXPERTS + SHARED)
+        return all_experts(x, weights, gate_up, down)
+    weights, ids = route(routing, TOP_K)
+    weights, ids = with_shared(weights, ids, gate, EXPERTS, EXPERTS + SHARED)
+    return experts(x, weights, ids, gate_up, down)
 
 
 def inputs(rows: int) -> list[Tensor]:
@@ -72,6 +78,24 @@ def test_all_rows_on_the_same_experts_leaves_the_others_empty() -> None:
     torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-4)
 
 
+def test_experts_that_are_elsewhere_add_nothing() -> None:
+    x, _, gate_up, down = inputs(6)
+    total = EXPERTS + SHARED
+    ids = torch.tensor([[0, total], [total, total], [3, 1], [total, 6], [2, total], [total, total]])
+    weights = torch.rand(6, 2, generator=torch.Generator().manual_seed(5))
+    got = experts(x, weights, ids, gate_up, down)
+    here = torch.where(ids < total, weights, 0.0)
+    clamped = ids.clamp(max=total - 1)
+    want = torch.zeros_like(x)
+    for column in range(2):
+        only = experts(
+            x, here[:, column : column + 1], clamped[:, column : column + 1], gate_up, down
+        )
+        want = want + only
+    torch.testing.assert_close(got, want)
+    assert not got[[1, 5]].any()
+
+
 def test_gradients_reach_router_and_chosen_experts() -> None:
     tensors = inputs(12)
     for x in tensors:
@@ -85,3 +109,11 @@ def test_route_is_the_renormalised_softmax() -> None:
     weights, ids = route(logits, 4)
     p = logits.double().softmax(-1).gather(1, ids)
     torch.testing.assert_close(weights.double(), p / p.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5)
+
+
+def test_route_without_division_is_the_softmax_of_all() -> None:
+    logits = torch.randn(7, 16, generator=torch.Generator().manual_seed(3)) * 3
+    weights, ids = route(logits, 4, is_normalised=False)
+    assert torch.equal(ids, route(logits, 4)[1])
+    p = logits.double().softmax(-1).gather(1, ids)
+    torch.testing.assert_close(weights.double(), p, atol=1e-6, rtol=1e-5)

@@ -4,16 +4,19 @@ Knows files and names; the maths is the model's.
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
+from blockdiff.checkpoint.source import DenseSource, Progress
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
+from blockdiff.models.group import ALONE, Group
 from blockdiff.models.registry import FAMILIES
+from blockdiff.models.share import Share
+from blockdiff.models.source import WeightSource
+from blockdiff.models.split_source import SplitSource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes
 
@@ -21,7 +24,6 @@ log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STORED_DTYPES = ("F32", "BF16", "F16")
-Progress = Callable[[int, int], None]
 
 
 def load_model(
@@ -29,17 +31,20 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     progress: Progress | None = None,
+    group: Group = ALONE,
 ) -> LanguageModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
     ``progress`` is called with (tensors read, tensors in all). Everything wrong with the files is
-    reported in one ConfigError.
+    reported in one ConfigError. Only the share of ``group.rank`` is read; nothing is exchanged.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {sorted(DTYPES)}")
     folder = Path(path)
     target = _device(device)
     config = load_config(folder)
+    share = Share(config, group)
+    local = share.local()
     family = FAMILIES[config.model_type]
     files = open_checkpoint(folder)
     has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
@@ -47,19 +52,14 @@ def load_model(
     unused = [name for name in files.tensors if name.endswith(family.unused(config))]
     spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
     refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
-    for note in (*files.notes, *_note_unused(unused)):
+    for note in (*files.notes, *_note_unused(files, unused)):
         log.info("checkpoint %s: %s", folder, note)
-    done = 0
-
-    def fetch(name: str) -> Tensor:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, len(shapes))
-        kind = torch.float32 if name.endswith(family.float32) else DTYPES[dtype]
-        return files.tensors[name].read().to(device=target, dtype=kind)
-
-    return family.build(config, fetch, has_fused_experts)
+    needed = {name: files.tensors[name] for name in shapes}
+    stored = DenseSource(needed, target, DTYPES[dtype], family.float32, progress)
+    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
+    model = family.build(local, source, share)
+    model.bytes_read = stored.bytes_read
+    return model
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -72,8 +72,11 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def _note_unused(names: list[str]) -> list[str]:
-    return [f"{len(names)} tensors not used by this config ({names[0]}, ...)"] if names else []
+def _note_unused(files: CheckpointFiles, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    first = files.tensors[names[0]].stored_name
+    return [f"{len(names)} tensors not used by this config ({first}, ...)"]
 
 
 def _compare(files: CheckpointFiles, shapes: Shapes, spare: set[str]) -> list[str]:

@@ -6,11 +6,13 @@ from typing import Any
 
 from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.llada2_moe import LLADA2_FLOAT32_SUFFIXES, Llada2MoeModel
+from blockdiff.models.qwen3 import Qwen3Model
 from blockdiff.models.sdar import SdarModel
+from blockdiff.models.share import Share
+from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import (
     FLOAT32_SUFFIXES,
-    Fetch,
     Shapes,
     expected_shapes,
     unused_suffixes,
@@ -22,7 +24,7 @@ class Family:
     """How to check and assemble a checkpoint; configs and models of one line belong together."""
 
     shapes: Callable[[Any, bool], Shapes]  # config, whether experts are stored fused
-    build: Callable[[Any, Fetch, bool], LanguageModel]  # ``fetch`` gives each tensor once, by name
+    build: Callable[[Any, WeightSource, Share], LanguageModel]  # config: ``share.local()``
     float32: tuple[str, ...] = ()  # ends of names kept in float32 in every model dtype
     # config -> ends of names that may be there but are not used
     unused: Callable[[Any], tuple[str, ...]] = lambda config: ()
@@ -34,4 +36,6 @@ FAMILIES: dict[str, Family] = {
     "llada2_moe": Family(Llada2MoeModel.shapes, Llada2MoeModel, LLADA2_FLOAT32_SUFFIXES),
     "sdar": Family(SdarModel.shapes, SdarModel),
     "sdar_moe": Family(SdarModel.shapes, SdarModel),
+    "qwen3": Family(Qwen3Model.shapes, Qwen3Model),
+    "qwen3_moe": Family(Qwen3Model.shapes, Qwen3Model),
 }

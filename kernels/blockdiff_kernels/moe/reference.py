@@ -5,11 +5,13 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, top_k: int, is_normalised: bool = True) -> tuple[Tensor, Tensor]:
     """See the package docstring. Softmax of the chosen logits is the renormalised softmax."""
-    compute = torch.promote_types(logits.dtype, torch.float32)
-    chosen, ids = logits.to(compute).topk(top_k, dim=-1)
-    return chosen.softmax(-1), ids
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen, ids = logits.topk(top_k, dim=-1)
+    if is_normalised:
+        return chosen.softmax(-1), ids
+    return (chosen - logits.logsumexp(-1, keepdim=True)).exp(), ids
 
 
 def route_groups(
@@ -47,6 +49,13 @@ def dense_weights(logits: Tensor, top_k: int) -> Tensor:
     return torch.full_like(logits, float("-inf")).scatter(1, ids, chosen).softmax(-1)
 
 
+def weigh_with_shared(routing: Tensor, gate: Tensor, top_k: int, total: int) -> Tensor:
+    """See the package."""
+    weights = dense_weights(routing, top_k)
+    opened = gate.to(weights.dtype).sigmoid().expand(-1, total - routing.shape[1])
+    return torch.cat((weights, opened), dim=1)
+
+
 def dense_experts(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Every row through every expert, unchosen ones weighted by zero: two matrix products.
 
@@ -63,13 +72,13 @@ def grouped_experts(
 ) -> Tensor:
     """Rows sorted by expert, one matrix product pair per expert that has rows.
 
-    x [R, H]; weights [R, k]; ids [R, k] int64; gate_up [E, 2I, H]; down [E, I, H].
+    x [R, H]; weights [R, k]; ids [R, k] int64, E: none; gate_up [E, 2I, H]; down [E, I, H].
     """
     experts, top_k = down.shape[0], ids.shape[1]
-    order = ids.flatten().argsort(stable=True)
-    counts = torch.bincount(ids.flatten(), minlength=experts).tolist()
+    counts = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
+    order = ids.flatten().argsort(stable=True)[: sum(counts)]
     rows = order // top_k
-    parts = []
+    parts = [x[:0]]
     for expert, part in enumerate(x.index_select(0, rows).split_with_sizes(counts)):
         if part.shape[0]:
             gate, up = functional.linear(part, gate_up[expert]).chunk(2, dim=-1)

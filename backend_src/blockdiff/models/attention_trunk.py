@@ -1,6 +1,7 @@
-"""Attention-only models whose commits are block-causal: every layer attends, then feeds forward.
+"""Attention-only models: every layer attends, then feeds forward.
 
-A family adds the names and shapes of its tensors. Knows nothing of files, requests or sampling.
+The config says whether commits are causal or block-causal; a family adds the names and shapes of
+its tensors. Knows nothing of files, requests or sampling.
 """
 
 from abc import abstractmethod
@@ -8,20 +9,27 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches
-from blockdiff.config import BlockCausalConfig
-from blockdiff.models.base import NO_CONTROL_TOKEN, ModelCaches, ModelInfo, RoundBatch
+from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
+from blockdiff.models.base import (
+    NO_CONTROL_TOKEN,
+    NO_MASK_TOKEN,
+    ModelCaches,
+    ModelInfo,
+    RoundBatch,
+)
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
+from blockdiff.models.layers.linear import concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
 from blockdiff.models.layers.row_blocks import BlockCover
-from blockdiff.models.layers.sparse_moe import shared_as_experts
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.share import Share
+from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
-from blockdiff.models.weights import Fetch, Shapes, expert_shapes, expert_stacks
+from blockdiff.models.weights import Shapes, expert_shapes
 from blockdiff_kernels.norm import scaled_rms_norm
 
 
@@ -35,43 +43,43 @@ class Layer:
     feed_forward: DenseMlp | RoutedExperts
 
 
-class BlockCausalModel(LanguageModel):
-    """Prefill and commit see whole blocks of a grid anchored at 0; so does a preview of its own."""
+class AttentionModel(LanguageModel):
+    """Previews see their whole block; prefill and commit see rows or blocks, as the config says."""
 
-    formulation = "block_causal"
     embedding_name = "embed_tokens.weight"
     shared_expert_name = "mlp.shared_experts."
     algorithms: tuple[str, ...] = ("low_confidence",)
     supports_editing = False
-    config: BlockCausalConfig
+    config: AttentionConfig
 
-    def __init__(self, config: BlockCausalConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: AttentionConfig, source: WeightSource, share: Share) -> None:
         self.config = config
-        embedding = fetch(self.embedding_name)
-        self.final_norm = fetch("norm.weight")
-        output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
-        super().__init__(self.make_info(), embedding, output)
+        self.formulation = config.commits
+        embedding = source.tensor(self.embedding_name)
+        self.final_norm = source.tensor("norm.weight")
+        output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
+        super().__init__(self.make_info(), embedding, output, share)
         self.layers = [
             Layer(
-                input_norm=fetch(f"layers.{number}.input_layernorm.weight"),
-                attention=PlainAttention(config, self.attention_weights(fetch, number), number),
-                middle_norm=fetch(f"layers.{number}.post_attention_layernorm.weight"),
-                feed_forward=self._feed_forward(fetch, number, has_fused_experts),
+                input_norm=source.tensor(f"layers.{number}.input_layernorm.weight"),
+                attention=PlainAttention(config, self.attention_weights(source, number), number),
+                middle_norm=source.tensor(f"layers.{number}.post_attention_layernorm.weight"),
+                feed_forward=self._feed_forward(source, number),
             )
             for number in range(config.num_hidden_layers)
         ]
 
     @abstractmethod
-    def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
+    def attention_weights(self, source: WeightSource, layer: int) -> AttentionWeights:
         """The attention tensors of ``layer``."""
 
     @classmethod
     @abstractmethod
-    def attention_shapes(cls, config: BlockCausalConfig) -> Shapes:
+    def attention_shapes(cls, config: AttentionConfig) -> Shapes:
         """The attention tensors of one layer, by name below the layer."""
 
     @classmethod
-    def shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+    def shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
         """Every tensor a checkpoint of this config must hold."""
         hidden, vocab = config.hidden_size, config.vocab_size
         found: Shapes = {cls.embedding_name: (vocab, hidden), "norm.weight": (hidden,)}
@@ -80,7 +88,7 @@ class BlockCausalModel(LanguageModel):
         for layer in range(config.num_hidden_layers):
             own = cls.attention_shapes(config)
             own |= {f"{x}_layernorm.weight": (hidden,) for x in ("input", "post_attention")}
-            if layer < config.dense_layers:
+            if layer in config.dense_layers:
                 own |= _mlp_shapes("mlp.", config.intermediate_size, hidden)
             else:
                 own |= cls._router_shapes(config, has_fused_experts)
@@ -88,7 +96,7 @@ class BlockCausalModel(LanguageModel):
         return found
 
     @classmethod
-    def _router_shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+    def _router_shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
         router, hidden = config.router, config.hidden_size
         assert router is not None, "a config without experts has dense layers only"
         count, inner = router.num_experts, router.moe_intermediate_size
@@ -99,29 +107,24 @@ class BlockCausalModel(LanguageModel):
             found |= _mlp_shapes(cls.shared_expert_name, router.shared_intermediate_size, hidden)
         return found | expert_shapes(count, inner, hidden, has_fused_experts)
 
-    def _feed_forward(
-        self, fetch: Fetch, layer: int, has_fused_experts: bool
-    ) -> DenseMlp | RoutedExperts:
-        own, router = f"layers.{layer}.", self.config.router
-        if layer < self.config.dense_layers:
-            gate, up, down = (fetch(f"{own}mlp.{x}_proj.weight") for x in ("gate", "up", "down"))
-            return DenseMlp(torch.cat((gate, up)), down)
+    def _feed_forward(self, source: WeightSource, layer: int) -> DenseMlp | RoutedExperts:
+        own, router = f"layers.{layer}.mlp.", self.config.router
+        if layer in self.config.dense_layers:
+            gate_up = concat_rows([source.linear(f"{own}{x}_proj") for x in ("gate", "up")])
+            return DenseMlp(gate_up, source.linear(own + "down_proj"))
         assert router is not None, "a config without experts has dense layers only"
-        gate_up, down = expert_stacks(
-            fetch, own + "mlp.experts.", router.num_experts, has_fused_experts
+        has_shared = router.shared_intermediate_size > 0
+        names = ExpertNames(
+            routed=own + "experts.",
+            count=router.num_experts,
+            inner=router.moe_intermediate_size,
+            shared=f"layers.{layer}.{self.shared_expert_name}" if has_shared else None,
         )
-        if router.shared_intermediate_size:
-            name = own + self.shared_expert_name
-            gate, up, rows = (fetch(f"{name}{x}_proj.weight") for x in ("gate", "up", "down"))
-            inner = router.moe_intermediate_size
-            more_gate_up, more_down = shared_as_experts(gate, up, rows, inner)
-            gate_up = torch.cat((gate_up, more_gate_up))
-            down = torch.cat((down, more_down))
-        gate_weight = fetch(own + "mlp.gate.weight")
-        bias = gate_weight.new_zeros(router.num_experts)
+        gate = source.tensor(own + "gate.weight")
+        bias = gate.new_zeros(router.num_experts)
         if router.has_bias:
-            bias = fetch(own + "mlp.gate.expert_bias")
-        return RoutedExperts(make_router(router, bias), gate_weight, gate_up, down)
+            bias = source.tensor(own + "gate.expert_bias")
+        return RoutedExperts(make_router(router, bias), gate, source.experts(names))
 
     def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
         """Preallocated caches; see ``models.base``."""
@@ -136,13 +139,16 @@ class BlockCausalModel(LanguageModel):
         own = self.config
         has_pools = own.router is not None and own.router.capacity > 0
         cover = BlockCover.ALL if has_pools else None
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, True, cover)
+        is_block_causal = own.commits == BLOCK_CAUSAL
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal, cover)
         note_lengths(layout, caches)
         eps = own.rms_norm_eps
-        x = functional.embedding(batch.token_ids, self.embedding)
+        x = self.embed(batch.token_ids)
         for number, layer in enumerate(self.layers):
-            x = x + layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
-            x = x + layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
+            mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
+            x = x + self.group.all_reduce(mixed)
+            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
+            x = x + self.group.all_reduce(fed)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         return scaled_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
@@ -157,13 +163,13 @@ class BlockCausalModel(LanguageModel):
             model_type=own.model_type,
             vocab_size=own.vocab_size,
             block_length=own.block_size,
-            mask_token_id=own.mask_token_id,
+            mask_token_id=NO_MASK_TOKEN if own.mask_token_id is None else own.mask_token_id,
             eos_token_ids=own.eos_token_ids,
             max_context=own.max_position_embeddings,
             default_threshold=own.default_threshold,
             block_lengths_allowed=(own.block_size,) if has_pools else None,
-            block_anchor="zero",
-            supports_autoregressive=False,
+            block_anchor=own.block_anchor,
+            supports_autoregressive=own.commits != BLOCK_CAUSAL,
             supports_editing=self.supports_editing,
             delete_token_id=delete,
             split_token_id=split,

@@ -29,18 +29,18 @@ class Load:
         return self.prefill_rows + 2 * self.slots * self.block_length
 
 
-def activation_bytes(shape: ModelShape, dtype: str, ways: int, load: Load) -> int:
+def activation_bytes(shape: ModelShape, dtype: str, load: Load) -> int:
     """The residual stream and the largest stage of a layer."""
     size = element_bytes(dtype)
     stream = 4 * load.rows * shape.hidden_size * size
-    stages = [_attention_stage(kind, size, load) // ways for kind in shape.attention]
+    stages = [_attention_stage(kind, size, load) for kind in shape.attention]
     if shape.delta is not None:
-        stages.append(_delta_stage(shape.delta, size, load) // ways)
+        stages.append(_delta_stage(shape.delta, size, load))
     if shape.experts is not None:
         stages.append(_expert_stage(shape.experts, shape.hidden_size, size, load))
     if shape.dense is not None:
         # gate and up side by side, the activated gate, the product
-        stages.append(load.rows * 4 * shape.dense.width * size // ways)
+        stages.append(load.rows * 4 * shape.dense.width * size)
     return stream + max(stages)
 
 

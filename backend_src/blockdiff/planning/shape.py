@@ -29,6 +29,11 @@ class AttentionShape:
     def key_width(self) -> int:
         return self.kv_heads * self.head_dim
 
+    @property
+    def projected_width(self) -> int:
+        """Queries, their gates, keys and values side by side."""
+        return (2 if self.has_gate else 1) * self.query_width + 2 * self.key_width
+
 
 @dataclass(frozen=True)
 class DeltaShape:

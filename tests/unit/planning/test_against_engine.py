@@ -111,6 +111,9 @@ def test_devices_share_a_model_as_the_engine_does(config: dict[str, Any], ways: 
         assert split_problem(describe(parsed), ways) is not None
         return
     assert split_problem(describe(parsed), ways) is None
+    if ways == 1:
+        assert share(describe(parsed), 1) == describe(parsed)
+        return
     own, local = share(describe(parsed), ways), Share(parsed, FirstOf(ways)).local()
     kind = own.attention[0]
     assert isinstance(local, HybridConfig | AttentionConfig)

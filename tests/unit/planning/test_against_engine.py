@@ -105,6 +105,10 @@ class FirstOf(Alone):
 @pytest.mark.parametrize("config", [*CONFIGS, *LARGE.values()])
 def test_devices_share_a_model_as_the_engine_does(config: dict[str, Any], ways: int) -> None:
     parsed = parse_config(config)
+    if ways == 1:
+        assert split_problem(describe(parsed), 1) is None
+        assert share(describe(parsed), 1) == describe(parsed)
+        return
     try:
         check_divisible(parsed, ways)
     except ConfigError:

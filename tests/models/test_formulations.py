@@ -73,7 +73,7 @@ def test_preview_tensors_of_clover_are_left_out_with_a_note(
     with caplog.at_level(logging.INFO):
         model = load(tmp_path / "with", letter)
     assert model.formulation == letter
-    assert "12 tensors not used by this config (layers.0.linear_attn." in caplog.text
+    assert "12 tensors not used by this config (model.layers.0.linear_attn." in caplog.text
     bare = random_tensors(with_formulation(letter))
     assert len(bare) == len(random_tensors(ODD)) - 12
     load_model(write(tmp_path / "without", bare, with_formulation(letter)))
@@ -123,6 +123,16 @@ def test_only_previews_differ_and_they_write_nothing(tmp_path: Path) -> None:
             assert torch.equal(one, other)
         # far above rounding
         assert (found[letter][2] - found["A"][2]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("letter", ["A", "B", "C"])
+def test_a_preview_beside_its_riding_commit_is_one_after_it(tmp_path: Path, letter: str) -> None:
+    model = load(tmp_path, letter)
+    prefill, commit = rows(Phase.PREFILL, 0, 0, 7), rows(Phase.COMMIT, 0, 7, 5)
+    preview = rows(Phase.PREVIEW, 0, 12, 6)
+    apart, _ = run(model, [[prefill], [commit], [preview]])
+    together, _ = run(model, [[prefill], [commit, preview]])
+    torch.testing.assert_close(together[5:], apart, atol=1e-5, rtol=1e-5)
 
 
 def naive_mixer(weights: dict[str, Tensor], x: Tensor, first: Tensor, tail: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from blockdiff.checkpoint.quantized_names import read_quantized_names
 from blockdiff.checkpoint.quantized_source import make_source
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
 from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES
-from blockdiff.checkpoint.source import Progress
-from blockdiff.config import load_config
+from blockdiff.checkpoint.source import DenseSource, Progress
+from blockdiff.config import AnyConfig, load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.group import ALONE, Group
 from blockdiff.models.registry import FAMILIES
@@ -54,6 +54,17 @@ def load_model(
     config = load_config(folder)
     share = Share(config, group)
     local = share.local()
+    stored = _open(folder, config, target, dtype, progress)
+    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
+    model = FAMILIES[config.model_type].build(local, source, share)
+    model.bytes_read = stored.bytes_read
+    return model
+
+
+def _open(
+    folder: Path, config: AnyConfig, device: torch.device, dtype: str, progress: Progress | None
+) -> DenseSource:
+    """The source of the model's tensors, after all of them have been checked."""
     family = FAMILIES[config.model_type]
     files = open_checkpoint(folder)
     has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
@@ -61,21 +72,17 @@ def load_model(
     unused = [name for name in files.tensors if name.endswith(family.unused(config))]
     spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
     names = read_quantized_names(folder, dtype, files, shapes)
+    problems = list(files.problems)
+    needed = list(shapes)
     if names is not None:
         shapes, spare = names.plain, spare.union(names.tensors)
-    refuse(
-        folder,
-        [*files.problems, *(names.problems if names else ()), *_compare(files, shapes, spare)],
-    )
-    for note in (*files.notes, *_note_unused(unused)):
+        needed = [*shapes, *names.tensors]
+        problems += names.problems
+    refuse(folder, [*problems, *_compare(files, shapes, spare)])
+    for note in (*files.notes, *_note_unused(files, unused)):
         log.info("checkpoint %s: %s", folder, note)
-    needed = {name: files.tensors[name] for name in (*shapes, *(names.tensors if names else ()))}
-    options = (needed, target, DTYPES[dtype], family.float32, progress)
-    stored = make_source(names, dtype, options)
-    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
-    model = family.build(local, source, share)
-    model.bytes_read = stored.bytes_read
-    return model
+    tensors = {name: files.tensors[name] for name in needed}
+    return make_source(names, dtype, (tensors, device, DTYPES[dtype], family.float32, progress))
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -88,8 +95,11 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def _note_unused(names: list[str]) -> list[str]:
-    return [f"{len(names)} tensors not used by this config ({names[0]}, ...)"] if names else []
+def _note_unused(files: CheckpointFiles, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    first = files.tensors[names[0]].stored_name
+    return [f"{len(names)} tensors not used by this config ({first}, ...)"]
 
 
 def _compare(files: CheckpointFiles, shapes: Shapes, spare: set[str]) -> list[str]:

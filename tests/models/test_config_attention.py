@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from blockdiff.checkpoint import load_model
-from blockdiff.config import BlockCausalConfig, load_config
+from blockdiff.config import AttentionConfig, load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.registry import FAMILIES
 
@@ -62,12 +62,12 @@ def write_checkpoint(folder: Path, family: str, fused: bool = False) -> Path:
 @pytest.mark.parametrize("family", CONFIGS)
 def test_what_configs_leave_out(tmp_path: Path, family: str) -> None:
     config = load_config(write(tmp_path, CONFIGS[family]))
-    assert isinstance(config, BlockCausalConfig)
+    assert isinstance(config, AttentionConfig)
     is_llada = family == "llada2_moe"
     assert config.block_size == (32 if is_llada else 4)
     assert config.default_threshold == (0.95 if is_llada else 0.85)
     assert config.rotary_dim == (4 if is_llada else 8)
-    assert config.dense_layers == {"sdar": 3, "sdar_moe": 0, "llada2_moe": 1}[family]
+    assert config.dense_layers == {"sdar": (0, 1, 2), "sdar_moe": (), "llada2_moe": (0,)}[family]
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -77,6 +77,14 @@ def test_random_checkpoints_load(tmp_path: Path, family: str) -> None:
     assert model.info.supports_editing == (family == "llada2_moe")
     for fused in () if family == "sdar" else (True,):
         load_model(write_checkpoint(tmp_path / "fused", family, fused))
+
+
+def test_insert_and_delete_tokens_reach_the_engine(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, "llada2_moe")
+    assert not load_model(folder).info.edits_length
+    write(folder, {**CONFIGS["llada2_moe"], "delete_token_id": 29, "split_token_id": 30})
+    facts = load_model(folder).info
+    assert facts.edits_length and facts.control_token_ids == (31, 29, 30)
 
 
 def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
@@ -99,7 +107,12 @@ def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
             "moe_router_enable_expert_bias is False",
         ),
         ("sdar_moe", {"expert_capacity": 4}, "expert_capacity is 4"),
-        ("llada2_moe", {"delete_token_id": 5}, "delete_token_id is 5"),
+        ("llada2_moe", {"delete_token_id": 5}, "split_token_id is missing"),
+        ("llada2_moe", {"split_token_id": 5}, "delete_token_id is missing"),
+        ("llada2_moe", {"delete_token_id": 5, "split_token_id": 5}, "split_token_id is 5"),
+        ("llada2_moe", {"delete_token_id": 31, "split_token_id": 5}, "delete_token_id is 31"),
+        ("llada2_moe", {"delete_token_id": 5, "split_token_id": 1}, "split_token_id is 1"),
+        ("llada2_moe", {"delete_token_id": 5, "split_token_id": 32}, "split_token_id is 32"),
         ("llada2_moe", {"use_qkv_bias": True}, "use_qkv_bias is True"),
         ("llada2_moe", {"norm_head": True}, "norm_head is True"),
         ("llada2_moe", {"router_dtype": "bf16"}, "router_dtype is 'bf16'"),

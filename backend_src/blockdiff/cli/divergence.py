@@ -8,7 +8,6 @@ token: both read prompt and answer causally. Knows nothing of decoding or of tex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from blockdiff.core import Phase
@@ -49,21 +48,20 @@ def _predict(
     """Logits [n, V] of the answer's positions, block by block."""
     tokens, info = [*prompt, *answer], model.info
     caches = model.new_caches(1, len(tokens) + info.block_length)
-    with torch.inference_mode():
-        if info.mask_token_id == NO_MASK_TOKEN:
-            rows = range(len(prompt) - 1, len(tokens) - 1)
-            segment = Segment(Phase.PREFILL, 0, 0, tokens, rows)
-            yield model.forward(RoundBatch.from_segments([segment], model.device), caches)
-            return
-        done = 0
-        for start, canvas, rows in _blocks(info, prompt, tokens):
-            segments = []
-            if start > done:
-                context = tokens[done:start]
-                segments.append(Segment(Phase.PREFILL, 0, done, context, (), info.block_length))
-                done = start
-            segments.append(Segment(Phase.PREVIEW, 0, start, canvas, rows, info.block_length))
-            yield model.forward(RoundBatch.from_segments(segments, model.device), caches)
+    if info.mask_token_id == NO_MASK_TOKEN:
+        rows = range(len(prompt) - 1, len(tokens) - 1)
+        segment = Segment(Phase.PREFILL, 0, 0, tokens, rows)
+        yield model.forward(RoundBatch.from_segments([segment], model.device), caches)
+        return
+    done = 0
+    for start, canvas, rows in _blocks(info, prompt, tokens):
+        segments = []
+        if start > done:
+            context = tokens[done:start]
+            segments.append(Segment(Phase.PREFILL, 0, done, context, (), info.block_length))
+            done = start
+        segments.append(Segment(Phase.PREVIEW, 0, start, canvas, rows, info.block_length))
+        yield model.forward(RoundBatch.from_segments(segments, model.device), caches)
 
 
 def _blocks(

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -145,7 +145,9 @@ class StoredTensor:
         is_direct = is_whole and target.is_contiguous() and target.dtype == kind
         is_direct = is_direct and target.device.type == "cpu"
         piece = target if is_direct else torch.empty(shape, dtype=kind)
-        self.shard.read_into(memoryview(piece.reshape(-1).view(torch.uint8).numpy()), offset)
+        # numpy's arrays are buffers, though its types do not say so before Python 3.12
+        data: Any = piece.reshape(-1).view(torch.uint8).numpy()
+        self.shard.read_into(memoryview(data), offset)
         if not is_finite(piece):
             self.log.not_finite.add(self.stored_name)
         if not is_direct:

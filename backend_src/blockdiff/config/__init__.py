@@ -6,7 +6,7 @@ One file per group of families. Needs no torch; knows nothing of tensors or of t
 from blockdiff.config.block_causal import BlockCausalConfig, RouterConfig
 from blockdiff.config.coreset import MAX_POOL, CoresetConfig
 from blockdiff.config.diffusion_gemma import AttentionShape, DiffusionGemmaConfig, Rotary
-from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
+from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config, unused_keys
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig
 from blockdiff.config.parts import FULL, LINEAR, SLIDING
@@ -28,4 +28,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "read_json",
+    "unused_keys",
 ]

@@ -32,6 +32,7 @@ _SDAR_ONLY: dict[str, tuple[Any, ...]] = {
     "num_shared_experts": (0, None),
     "scoring_func": ("softmax", None),
     "score_function": ("softmax", None),
+    "use_qk_norm": (True, None),
 }
 _LLADA2_ONLY: dict[str, tuple[Any, ...]] = {
     **_ONLY,
@@ -165,6 +166,7 @@ def _build(
 ) -> BlockCausalConfig:
     defaults = _DEFAULTS[family]
     vocab_size = keys.integer("vocab_size")
+    _require_full_attention(keys)
     head_dim = keys.integer("head_dim", default=128)
     rotary_dim, theta = read_rope(keys, head_dim, defaults["share"], defaults["base"])
     return BlockCausalConfig(
@@ -188,3 +190,9 @@ def _build(
         mask_token_id=keys.integer("mask_token_id", low=0, high=vocab_size - 1),
         eos_token_ids=read_eos_tokens(keys, generation, vocab_size),
     )
+
+
+def _require_full_attention(keys: Keys) -> None:
+    count = keys.integer("num_hidden_layers")
+    if keys.get("layer_types") not in (None, [FULL] * count):
+        raise keys.error("layer_types", f"absent or {count} times {FULL!r}")

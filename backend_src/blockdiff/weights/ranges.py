@@ -5,13 +5,14 @@ Nothing is left out: a pattern stands for exactly the names it was made of. Know
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 _Numbers = tuple[int, ...]
 
 
-class Pattern(NamedTuple):
+@dataclass(frozen=True)
+class Pattern:
     """``text`` with ranges in braces, and how many names it stands for."""
 
     text: str
@@ -39,8 +40,8 @@ def compress(names: Iterable[str]) -> list[Pattern]:
 def describe(names: Iterable[str], what: str) -> list[str]:
     """ "PATTERN what" for every pattern, with the number of tensors where it is not one."""
     return [
-        f"{text} {what}" + (f" ({count} tensors)" if count > 1 else "")
-        for text, count in compress(names)
+        f"{pattern.text} {what}" + (f" ({pattern.count} tensors)" if pattern.count > 1 else "")
+        for pattern in compress(names)
     ]
 
 

@@ -47,6 +47,13 @@ def dense_weights(logits: Tensor, top_k: int) -> Tensor:
     return torch.full_like(logits, float("-inf")).scatter(1, ids, chosen).softmax(-1)
 
 
+def weigh_with_shared(routing: Tensor, gate: Tensor, top_k: int, total: int) -> Tensor:
+    """See the package."""
+    weights = dense_weights(routing, top_k)
+    opened = gate.to(weights.dtype).sigmoid().expand(-1, total - routing.shape[1])
+    return torch.cat((weights, opened), dim=1)
+
+
 def dense_experts(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Every row through every expert, unchosen ones weighted by zero: two matrix products.
 

@@ -11,23 +11,38 @@ from typing import cast
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from blockdiff.checkpoint import load_model
+from blockdiff.checkpoint import load_with_report
+from blockdiff.cli.progress import byte_progress
+from blockdiff.config import load_config
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.text import Tokenizer
+from blockdiff.text.fit import require_fit
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:
-    """The checkpoint's tokenizer, if it has one."""
-    return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
+    """The checkpoint's tokenizer, if it has one; one of another model is refused."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    tokenizer = Tokenizer.load(folder)
+    require_fit(tokenizer, folder, load_config(folder))
+    return tokenizer
 
 
 def load_with_progress(folder: Path, device: str, dtype: str) -> BlockDiffusionModel:
-    """The model, with a progress bar on stderr while its tensors are read."""
-    with progress_bar("loading") as advance:
-        loaded = load_model(folder, device, dtype, progress=advance)
+    """The model, with a progress bar on stderr while it is read and then what that took.
+
+    What was passed over (unknown keys, unused tensors) is said wherever stderr goes.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with byte_progress("loading") as advance:
+        loaded = load_with_report(folder, device, dtype, progress=advance)
+    for note in loaded.notes:
+        console.print(f"blockdiff: {note}", markup=False)
+    if console.is_terminal:
+        console.print(f"blockdiff: {loaded.report}", markup=False)
     # A family's class takes its own caches, which is narrower than the protocol says.
-    return cast(BlockDiffusionModel, loaded)
+    return cast(BlockDiffusionModel, loaded.model)
 
 
 def read_lines(flag: str, path: Path) -> list[tuple[str, str]]:

@@ -54,13 +54,11 @@ def _run(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from blockdiff.checkpoint import load_model
-    from blockdiff.cli.loading import progress_bar
+    from blockdiff.cli.loading import load_with_progress, progress_bar
     from blockdiff.cli.logit_requests import parse_request, read_requests
     from blockdiff.cli.logit_runner import LogitRunner
 
-    with progress_bar("loading") as advance:
-        model = load_model(folder, device, dtype, advance)
+    model = load_with_progress(folder, device, dtype)
     if requests is not None:
         asked = read_requests(requests, model.info, model.formulation)
     else:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockdiff.config import load_config
 from blockdiff.core import FinishReason, Request
 from blockdiff.errors import CapacityError, EngineDeadError, RequestError
 from blockdiff.serving.checks import check_engine
@@ -20,6 +21,7 @@ from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError, log, una
 from blockdiff.serving.model import ServedModel
 from blockdiff.serving.monitor import Monitor
 from blockdiff.serving.outgoing import OutgoingStream
+from blockdiff.serving.progress import LoggedProgress
 from blockdiff.serving.relay import CancelReceiver
 from blockdiff.serving.served_weights import ModelInfoMetric, identify_weights
 from blockdiff.serving.settings import Settings
@@ -36,14 +38,23 @@ class ServedEngine:
     facts: Mapping[str, str] = field(default_factory=dict)  # what the metrics tell of the model
 
 
-def build_engine(settings: Settings) -> ServedEngine:
+def build_engine(
+    settings: Settings, say: Callable[[str], None] = lambda line: None
+) -> ServedEngine:
     """Loads the checkpoint, warms every kind of round up and starts the engine thread."""
     # Imported here: tests and tools that need no model do without torch.
-    from blockdiff.checkpoint import load_model
+    from blockdiff.checkpoint import load_with_report
     from blockdiff.engine import Engine, EngineConfig, EngineLoop
     from blockdiff.text import Tokenizer
+    from blockdiff.text.fit import require_fit
 
-    model = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+    tokenizer = Tokenizer.load(settings.model)
+    require_fit(tokenizer, settings.model, load_config(settings.model))
+    progress = LoggedProgress("loading weights", say)
+    loaded = load_with_report(settings.model, settings.device, settings.dtype, progress)
+    model = loaded.model
+    for line in (*loaded.notes, str(loaded.report)):
+        say(line)
     config = EngineConfig(
         max_slots=settings.slots,
         max_context=settings.max_context,
@@ -51,7 +62,7 @@ def build_engine(settings: Settings) -> ServedEngine:
         max_output_tokens=settings.max_output_tokens,
         num_threads=settings.threads,
     )
-    engine = Engine(model, config, Tokenizer.load(settings.model))
+    engine = Engine(model, config, tokenizer)
     engine.warm_up()
     loop = EngineLoop(engine)
     loop.start()
@@ -65,7 +76,7 @@ class BlockDiffusionModel(ServedModel):
     where = "block_diffusion"
 
     def build_engine(self, settings: Settings) -> ServedEngine:
-        return build_engine(settings)
+        return build_engine(settings, self._say)
 
     def start(self, model_config: dict[str, Any], settings: Settings) -> None:
         check_engine(model_config, self.config_file)

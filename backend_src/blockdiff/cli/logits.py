@@ -4,7 +4,7 @@ Knows the command line and the output file; the work is in ``logit_requests`` an
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -57,8 +57,9 @@ def _run(
     from blockdiff.cli.loading import load_with_progress, progress_bar
     from blockdiff.cli.logit_requests import parse_request, read_requests
     from blockdiff.cli.logit_runner import LogitRunner
+    from blockdiff.models.trunk import LanguageModel
 
-    model = load_with_progress(folder, device, dtype)
+    model = cast(LanguageModel, load_with_progress(folder, device, dtype))
     if requests is not None:
         asked = read_requests(requests, model.info, model.formulation)
     else:

@@ -30,7 +30,7 @@ def require_fit(tokenizer: Tokenizer, folder: Path, config: AnyConfig) -> None:
     mask = getattr(config, "mask_token_id", None)
     if mask is not None and mask in config.eos_token_ids:
         raise ConfigError(
-            f"config.json: mask_token_id {mask} is an end token too; they must differ"
+            f"config.json: mask_token_id {mask} is an eos_token_id too; they must differ"
         )
     for name in _FILES:
         named = read_json(folder / name)

@@ -19,7 +19,11 @@ from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import AnyConfig, load_config, read_json, unused_keys
 from blockdiff.errors import ConfigError
+from blockdiff.models.group import ALONE, Group
 from blockdiff.models.registry import FAMILIES, Family
+from blockdiff.models.share import Share
+from blockdiff.models.source import WeightSource
+from blockdiff.models.split_source import SplitSource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes
 from blockdiff.weights.ranges import describe
@@ -57,9 +61,10 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     progress: Progress | None = None,
+    group: Group = ALONE,
 ) -> LanguageModel:
     """As ``load_with_report``; report and notes go to the log."""
-    loaded = load_with_report(path, device, dtype, progress)
+    loaded = load_with_report(path, device, dtype, progress, group)
     for line in (*loaded.notes, str(loaded.report)):
         log.info("checkpoint %s: %s", path, line)
     return loaded.model
@@ -70,20 +75,25 @@ def load_with_report(
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     progress: Progress | None = None,
+    group: Group = ALONE,
 ) -> LoadedModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
     ``progress`` is called with (bytes read, bytes in all). Everything wrong with the files is
     reported in one ConfigError, and so are all tensors that hold NaN or infinite values.
+    Only the share of ``group.rank`` is read; nothing is exchanged.
     """
     target = require_device(device)
     checked = check_files(path, dtype)
+    share = Share(checked.config, group)
     files, meter = checked.files, LoadMeter()
     total = sum(stored.header.size for stored in checked.needed.values())
     if progress is not None:
         files.log.on_bytes = lambda done: progress(done, total)
-    source = DenseSource(checked.needed, target, DTYPES[dtype], checked.family.float32)
-    model = checked.family.build(checked.config, source)
+    stored = DenseSource(checked.needed, target, DTYPES[dtype], checked.family.float32)
+    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
+    model = checked.family.build(share.local(), source, share)
+    model.bytes_read = files.log.bytes_kept
     for shard in files.shards:
         shard.require_unchanged()
     refuse(checked.folder, describe(sorted(files.log.not_finite), "holds NaN or infinite values"))

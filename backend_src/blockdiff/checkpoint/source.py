@@ -54,15 +54,14 @@ class DenseSource:
     def experts(self, names: ExpertNames, part: Part = WHOLE) -> DenseExperts:
         """See ``WeightSource``."""
         rank, ways = part
-        width = names.inner // ways
+        count, width = names.count // ways, names.inner
         shared = self._shared_width(names) // ways
-        total, hidden = names.count + -(-shared // width), self._hidden(names)
+        total, hidden = count + -(-shared // width), self._hidden(names)
         gate_up = self._zeros(total, 2 * width, hidden)
         down = self._zeros(total, width, hidden)
-        span = (rank * width, (rank + 1) * width)
-        for expert in range(names.count):
-            self._copy_routed(names, expert, span, gate_up[expert], down[expert])
-        for index, offset in enumerate(range(0, shared, width), start=names.count):
+        for index in range(count):
+            self._copy_routed(names, rank * count + index, gate_up[index], down[index])
+        for index, offset in enumerate(range(0, shared, width), start=count):
             start, stop = rank * shared + offset, rank * shared + min(offset + width, shared)
             self._copy_parts(f"{names.shared}", (start, stop), gate_up[index], down[index])
         return DenseExperts(gate_up, down)
@@ -92,19 +91,14 @@ class DenseSource:
             begin += stop - start
         return target
 
-    def _copy_routed(
-        self, names: ExpertNames, expert: int, span: Span, gate_up: Tensor, down: Tensor
-    ) -> None:
-        """One routed expert's inner channels ``span`` into gate_up [2I, H] and down [I, H]."""
+    def _copy_routed(self, names: ExpertNames, expert: int, gate_up: Tensor, down: Tensor) -> None:
+        """One routed expert into gate_up [2I, H] and down [I, H]."""
         if names.routed + "gate_up_proj" not in self.tensors:
-            self._copy_parts(f"{names.routed}{expert}.", span, gate_up, down)
+            self._copy_parts(f"{names.routed}{expert}.", (0, names.inner), gate_up, down)
             return
-        width, own, inner = down.shape[0], slice(expert, expert + 1), names.inner
-        both = self.tensors[names.routed + "gate_up_proj"]
-        both.read_into(gate_up[None, :width], (own, slice(*span)))
-        both.read_into(gate_up[None, width:], (own, slice(inner + span[0], inner + span[1])))
-        narrow = self.tensors[names.routed + "down_proj"]
-        narrow.read_into(down.t()[None], (own, slice(None), slice(*span)))
+        own = (slice(expert, expert + 1),)
+        self.tensors[names.routed + "gate_up_proj"].read_into(gate_up[None], own)
+        self.tensors[names.routed + "down_proj"].read_into(down.t()[None], own)
 
     def _copy_parts(self, own: str, span: Span, gate_up: Tensor, down: Tensor) -> None:
         """Separate gate, up and down projections; a short span leaves zeros behind it."""

@@ -44,11 +44,13 @@ class ReadLog:
     """What reading has found so far. Filled by the tensors that share it."""
 
     bytes_read: int = 0
+    bytes_kept: int = 0  # less than what was read where only some columns were wanted
     not_finite: set[str] = field(default_factory=set)
     on_bytes: Callable[[int], None] | None = None  # called with ``bytes_read``
 
-    def note(self, count: int) -> None:
-        self.bytes_read += count
+    def note(self, read: int, kept: int) -> None:
+        self.bytes_read += read
+        self.bytes_kept += kept
         if self.on_bytes is not None:
             self.on_bytes(self.bytes_read)
 
@@ -152,7 +154,7 @@ class StoredTensor:
             self.log.not_finite.add(self.stored_name)
         if not is_direct:
             target.copy_(piece if is_whole else piece[(slice(None), *cut)])
-        self.log.note(piece.numel() * piece.element_size())
+        self.log.note(piece.nbytes, target.numel() * kind.itemsize)
 
     def _normal(self, place: Place) -> list[slice]:
         whole = (slice(None),) * (len(self.shape) - len(place))

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.config import AnyConfig
+from blockdiff.models.group import ALONE
 from blockdiff.models.registry import FAMILIES
+from blockdiff.models.share import Share
 from blockdiff.models.trunk import LanguageModel
 
 
@@ -31,4 +33,5 @@ def meta_model(
     family = FAMILIES[config.model_type]
     shapes = family.shapes(config, has_fused_experts)
     tensors = {name: _Shape(shape) for name, shape in shapes.items()}
-    return family.build(config, DenseSource(tensors, torch.device("meta"), dtype, family.float32))
+    source = DenseSource(tensors, torch.device("meta"), dtype, family.float32)
+    return family.build(config, source, Share(config, ALONE))

@@ -1,17 +1,14 @@
 """Runs ``LogitRequest``s on a model and names the resulting tensors by role.
 
-Knows the phases and the caches' layout; knows nothing of files or of the command line.
+Knows the phases; knows nothing of files or of the command line.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from blockdiff.cache import KeyValueCaches, SlotCaches
 from blockdiff.cli.logit_requests import LogitRequest
-from blockdiff.config import FULL, LINEAR
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.layers.trace import Trace
@@ -24,7 +21,7 @@ class LogitRunner:
     def __init__(self, model: LanguageModel, max_tokens: int) -> None:
         self.model = model
         self.block_length = model.info.block_length
-        self.caches: KeyValueCaches = model.new_caches(1, max_tokens)
+        self.caches = model.new_caches(1, max_tokens)
 
     def run(self, request: LogitRequest) -> dict[str, Tensor]:
         """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""
@@ -35,12 +32,12 @@ class LogitRunner:
         if done:
             self._round(Phase.PREFILL, 0, request.prefix_ids)
         if request.phase == "preview":
-            found = self._states(done)
+            found = self.model.slot_states(self.caches, 0, done)
             found["logits"] = self._round(Phase.PREVIEW, done, request.block_ids, trace)
         else:
             logits = self._round(Phase.COMMIT, done, request.block_ids, trace)
             done += len(request.block_ids)
-            found = self._states(done)
+            found = self.model.slot_states(self.caches, 0, done)
             found["logits"] = logits
             if request.phase == "commit":
                 found["committed_block_logits"] = logits
@@ -65,22 +62,6 @@ class LogitRunner:
         segment = Segment(phase, 0, context, ids, range(len(ids)), self.block_length)
         batch = RoundBatch.from_segments([segment], self.model.device)
         return self.model.head(self.model.hidden(batch, self.caches, trace))
-
-    def _states(self, length: int) -> dict[str, Tensor]:
-        """Copies of the slot's states after ``length`` committed tokens, by role and layer."""
-        found = {}
-        kinds = self.model.config.layer_types
-        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == LINEAR):
-            assert isinstance(self.caches, SlotCaches), "only hybrid models have such layers"
-            found[f"recurrent_state/{layer}"] = self.caches.states[index, 0].clone()
-            # [C, k]: the reference keeps one column more than the convolution needs
-            tail = self.caches.tails[index, 0].float().t()
-            found[f"conv_state/{layer}"] = functional.pad(tail, (1, 0))
-        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == FULL):
-            keys, values = self.caches.keys[index, 0], self.caches.values[index, 0]
-            found[f"attention_key/{layer}"] = keys[:, :length].float().clone()
-            found[f"attention_value/{layer}"] = values[:, :length].float().clone()
-        return found
 
 
 def _traced(trace: Trace | None) -> dict[str, Tensor]:

@@ -130,3 +130,10 @@ class BlockDiffusionModel(Protocol):
     def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         """``head(hidden(batch, caches))``: logits [L, V] float32."""
         ...
+
+    def check(self) -> None:
+        """Raise EngineDeadError when the model can no longer compute; costs next to nothing.
+
+        Results count only when it returns after they have reached the host.
+        """
+        ...

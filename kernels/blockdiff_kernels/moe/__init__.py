@@ -39,14 +39,14 @@ def prefers_all_experts(rows: int, total: int) -> bool:
 def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Weighted sum of each row's experts; returns y [R, H] in ``x.dtype``.
 
-    x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row;
-    gate_up [E, 2I, H] with the gate rows first; down [E, I, H] (that is: transposed, so that all
-    experts form one matrix).
+    x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row but for E, which stands
+    for an expert that is elsewhere and adds nothing; gate_up [E, 2I, H] with the gate rows first;
+    down [E, I, H] (that is: transposed, so that all experts form one matrix).
     """
     total = down.shape[0]
     if prefers_all_experts(x.shape[0], total):
-        dense = weights.new_zeros(x.shape[0], total).scatter(1, ids, weights)
-        return reference.dense_experts(x, dense, gate_up, down)
+        dense = weights.new_zeros(x.shape[0], total + 1).scatter(1, ids, weights)
+        return reference.dense_experts(x, dense[:, :total], gate_up, down)
     return reference.grouped_experts(x, weights, ids, gate_up, down)
 
 

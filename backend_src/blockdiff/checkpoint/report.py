@@ -4,6 +4,7 @@ Reads Linux's own account of this process; knows nothing of files or models.
 """
 
 import contextlib
+import gc
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,9 @@ class LoadMeter:
     """Measures from its construction to ``report``."""
 
     def __init__(self) -> None:
-        # Resets the high-water mark; where that is not allowed the peak reads too high, never
-        # too low.
+        # Garbage that went away meanwhile would be counted in favour of loading.
+        gc.collect()
+        # Resets the high-water mark; where that is not allowed the peak reads too high.
         with contextlib.suppress(OSError):
             _RESET.write_text("5")
         self._before = _status("VmRSS")

@@ -20,7 +20,7 @@ from blockdiff.text.fit import require_fit
 from tests.engine.checkpoint import make_checkpoint
 
 from .checkpoints import TINY, random_tensors, write
-from .test_config_block_causal import CONFIGS
+from .test_config_attention import CONFIGS
 
 
 def test_config_of_another_family_than_the_tensors(tmp_path: Path) -> None:

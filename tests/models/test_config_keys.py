@@ -11,7 +11,7 @@ from blockdiff.config import parse_config, unused_keys
 from blockdiff.errors import ConfigError
 
 from .checkpoints import TINY
-from .test_config_block_causal import CONFIGS
+from .test_config_attention import CONFIGS
 
 
 def folder_with(config: dict[str, Any], folder: Path) -> Path:

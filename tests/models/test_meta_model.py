@@ -12,12 +12,14 @@ from blockdiff.config import parse_config
 from blockdiff.models.registry import FAMILIES
 
 from .checkpoints import TINY, write
-from .test_config_block_causal import CONFIGS
+from .test_config_attention import CONFIGS
 
 ALL: dict[str, dict[str, Any]] = {
     "clover_moe": TINY,
     "qwen3_5_moe": {**TINY, "model_type": "qwen3_5_moe"},
     **CONFIGS,
+    "qwen3": {**CONFIGS["sdar"], "model_type": "qwen3"},
+    "qwen3_moe": {**CONFIGS["sdar_moe"], "model_type": "qwen3_moe"},
 }
 
 

@@ -116,7 +116,7 @@ def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:
     unused = [name for name in files.tensors if name.endswith(family.unused(config))]
     spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
     refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
-    notes = (*files.notes, *describe(unused, "is not used by this config"), *_config_notes(folder))
+    notes = (*files.notes, *_unused_notes(files, unused), *_config_notes(folder))
     needed = {name: files.tensors[name] for name in shapes}
     return CheckedCheckpoint(folder, config, family, files, needed, notes)
 
@@ -132,6 +132,11 @@ def require_device(device: str | torch.device) -> torch.device:
     if target.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {str(device)!r}, but no CUDA device is available; use cpu")
     return target
+
+
+def _unused_notes(files: CheckpointFiles, unused: list[str]) -> list[str]:
+    names = [files.tensors[name].stored_name for name in unused]
+    return describe(names, "is not used by this config")
 
 
 def _config_notes(folder: Path) -> list[str]:

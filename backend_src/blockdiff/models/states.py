@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches, SlotCaches
-from blockdiff.config import FULL, LINEAR, BlockCausalConfig, HybridConfig
+from blockdiff.config import FULL, LINEAR, AttentionConfig, HybridConfig
 from blockdiff.models.share import Share
 
 
@@ -39,7 +39,7 @@ def slot_states(share: Share, caches: KeyValueCaches, slot: int, length: int) ->
 def _kv_heads(share: Share, own: Tensor) -> Tensor:
     """This rank's heads [Hkv here, T, D] -> all heads [Hkv, T, D]."""
     config = share.whole
-    assert isinstance(config, HybridConfig | BlockCausalConfig)
+    assert isinstance(config, HybridConfig | AttentionConfig)
     everyone = share.group.all_gather(own.float().clone(), 0)
     return everyone[:: share.copies(config.num_key_value_heads)]
 

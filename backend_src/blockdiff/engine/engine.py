@@ -21,6 +21,7 @@ from blockdiff.core import (
 )
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
+from blockdiff.engine.insert_delete import InsertDelete
 from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
@@ -62,6 +63,7 @@ class Engine:
         self.apply_thread_count()
         self._caches = model.new_caches(self.config.max_slots, self.max_context)
         self._scheduler = self._new_scheduler()
+        self._insert_delete = InsertDelete(model.info, self.config.max_slots)
         self._outbox: list[BlockResult] = []
         self._to_reset: list[int] = []
         self._failed_rounds = 0
@@ -144,7 +146,9 @@ class Engine:
         try:
             with torch.inference_mode():
                 self._reset_caches()
-                decisions = run_round(self.model, self._caches, self._scheduler.table, plan)
+                decisions = run_round(
+                    self.model, self._caches, self._scheduler.table, plan, self._insert_delete
+                )
             self.model.check()
         except EngineDeadError:
             raise

@@ -56,15 +56,22 @@ class LoadedModel:
     notes: tuple[str, ...]
 
 
+Tell = Callable[[LoadedModel], None]
+
+
 def load_model(
     path: str | Path,
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     progress: Progress | None = None,
     group: Group = ALONE,
+    tell: Tell | None = None,
 ) -> LanguageModel:
-    """As ``load_with_report``; report and notes go to the log."""
+    """As ``load_with_report``; report and notes go to ``tell``, or else to the log."""
     loaded = load_with_report(path, device, dtype, progress, group)
+    if tell is not None:
+        tell(loaded)
+        return loaded.model
     for line in (*loaded.notes, str(loaded.report)):
         log.info("checkpoint %s: %s", path, line)
     return loaded.model

@@ -55,6 +55,10 @@ class AttentionShape:
     window: int | None  # positions that a causal row sees, its own included; None: all
     has_value_projection: bool  # otherwise the values are the key projection's output
 
+    def kept_positions(self, max_context: int) -> int:
+        """Committed positions that a slot of ``max_context`` tokens has to keep."""
+        return max_context if self.window is None else min(self.window - 1, max_context)
+
 
 @dataclass(frozen=True)
 class UniformDiffusionDefaults:

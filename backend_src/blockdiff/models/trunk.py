@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from blockdiff.cache import KeyValueCaches
+from blockdiff.cache import LayerCaches
 from blockdiff.config import AnyConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.layout import RoundLayout
@@ -32,7 +32,7 @@ class LanguageModel(ABC):
         self.dtype = embedding.dtype
 
     @abstractmethod
-    def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
+    def new_caches(self, num_slots: int, max_context: int) -> LayerCaches:
         """Preallocated caches; see ``models.base``."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class LanguageModel(ABC):
         return self.head(self.hidden(batch, caches))
 
 
-def note_lengths(layout: RoundLayout, caches: KeyValueCaches) -> None:
+def note_lengths(layout: RoundLayout, caches: LayerCaches) -> None:
     """Set the lengths that hold after this round; ``reset`` relies on them even if it fails."""
     for group in layout.groups:
         if group.is_writing:

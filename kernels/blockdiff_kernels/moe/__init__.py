@@ -5,6 +5,9 @@ y = sum_e w_e down_e^T (silu(gate_e x) * up_e x)  +  sigmoid(shared_gate x) shar
 
 route_groups: s = sigmoid(router x); choose by s + bias: keep the groups whose two best sum highest,
 then the top k inside them; w = scale * s / (sum of the chosen s + 1e-20), not divided for k = 1
+
+route_scaled: as the router above; w_e is then multiplied by the expert's own scale.
+``activation`` is silu or gelu_tanh (gelu by its tanh approximation) wherever silu is written.
 """
 
 import torch
@@ -29,7 +32,24 @@ def route_groups(
     return reference.route_groups(logits, bias, top_k, groups, kept_groups, scale)
 
 
-def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def route_scaled(logits: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Weights [R, k] float32 and expert ids [R, k] int64 from logits [R, E] and scales [E]."""
+    return reference.route_scaled(logits, expert_scale, top_k)
+
+
+def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
+    """activation(gate) * up, both of one shape."""
+    return reference.gated(gate, up, activation)
+
+
+def experts(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: str = "silu",
+) -> Tensor:
     """Weighted sum of each row's experts; returns y [R, H] in ``x.dtype``.
 
     x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row;
@@ -38,8 +58,8 @@ def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tens
     total = down.shape[0]
     if total <= DENSE_EXPERTS and total * x.shape[0] <= DENSE_ROWS_TIMES_EXPERTS:
         dense = weights.new_zeros(x.shape[0], total).scatter(1, ids, weights)
-        return reference.dense_experts(x, dense, gate_up, down)
-    return reference.grouped_experts(x, weights, ids, gate_up, down)
+        return reference.dense_experts(x, dense, gate_up, down, activation)
+    return reference.grouped_experts(x, weights, ids, gate_up, down, activation)
 
 
 def moe(

@@ -90,7 +90,15 @@ def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
     ("family", "changes", "text"),
     [
         ("llada2_moe", {"score_function": "softmax"}, "score_function is 'softmax'"),
-        ("llada2_moe", {"expert_capacity": 48}, "expert_capacity is 48"),
+        ("llada2_moe", {"expert_capacity": 48}, "expert_capacity is 48; .* from 2 to 8"),
+        ("llada2_moe", {"expert_capacity": 1}, "expert_capacity is 1; .* from 2 to 8"),
+        ("llada2_moe", {"expert_capacity": -1}, "expert_capacity is -1"),
+        (
+            "llada2_moe",
+            {"expert_capacity": 4, "moe_router_enable_expert_bias": False},
+            "moe_router_enable_expert_bias is False",
+        ),
+        ("sdar_moe", {"expert_capacity": 4}, "expert_capacity is 4"),
         ("llada2_moe", {"delete_token_id": 5}, "delete_token_id is 5"),
         ("llada2_moe", {"use_qkv_bias": True}, "use_qkv_bias is True"),
         ("llada2_moe", {"norm_head": True}, "norm_head is True"),

@@ -149,6 +149,9 @@ def _options(values: Mapping[str, Any], info: ModelInfo, formulation: str, place
         value = values.get(field)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise RequestError(f"{place}{field} is {value!r}; must be from {low} to {high}")
+    length, allowed = values.get("block_length"), info.block_lengths_allowed
+    if allowed is not None and length not in (None, *allowed):
+        raise RequestError(f"{place}block_length is {length}; this model allows {list(allowed)}")
 
 
 def _ids(values: Mapping[str, Any], field: str, info: ModelInfo, place: str) -> tuple[int, ...]:

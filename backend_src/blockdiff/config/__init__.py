@@ -4,6 +4,7 @@ One file per group of families. Needs no torch; knows nothing of tensors or of t
 """
 
 from blockdiff.config.block_causal import BlockCausalConfig, RouterConfig
+from blockdiff.config.coreset import MAX_POOL, CoresetConfig
 from blockdiff.config.diffusion_gemma import AttentionShape, DiffusionGemmaConfig, Rotary
 from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
 from blockdiff.config.files import read_json
@@ -13,11 +14,13 @@ from blockdiff.config.parts import FULL, LINEAR, SLIDING
 __all__ = [
     "FULL",
     "LINEAR",
+    "MAX_POOL",
     "PARSERS",
     "SLIDING",
     "AnyConfig",
     "AttentionShape",
     "BlockCausalConfig",
+    "CoresetConfig",
     "DiffusionGemmaConfig",
     "HybridConfig",
     "Rotary",

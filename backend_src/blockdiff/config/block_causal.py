@@ -22,11 +22,11 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None),
     "norm_topk_prob": (True, None),
     "block_anchor": ("zero", None),
-    "expert_capacity": (0, None),
     "expert_coreset": (0, False, None),
 }
 _SDAR_ONLY: dict[str, tuple[Any, ...]] = {
     **_ONLY,
+    "expert_capacity": (0, None),
     "mlp_only_layers": ([], None),
     "decoder_sparse_step": (1, None),
     "num_shared_experts": (0, None),
@@ -48,7 +48,7 @@ _LLADA2_ONLY: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """How a layer's experts are chosen; groups and bias are used by sigmoid routers only."""
+    """How a layer's experts are chosen; groups, capacity and bias are of sigmoid routers only."""
 
     num_experts: int
     num_experts_per_tok: int
@@ -58,6 +58,7 @@ class RouterConfig:
     has_bias: bool = False
     groups: int = 1
     kept_groups: int = 1
+    capacity: int = 0  # experts that a block shares, instead of groups; 0: every row by itself
     scale: float = 1.0
 
 
@@ -110,7 +111,7 @@ def parse_sdar_moe(keys: Keys, generation: Mapping[str, Any]) -> BlockCausalConf
 
 
 def parse_llada2(keys: Keys, generation: Mapping[str, Any]) -> BlockCausalConfig:
-    """LLaDA2.0 and 2.1: sigmoid router with bias and groups, dense first layers."""
+    """LLaDA2.0 to 2.2: sigmoid router with bias and groups or blocks, dense first layers."""
     check_maths_keys(keys, _LLADA2_ONLY)
     count = keys.integer("num_hidden_layers")
     dense = keys.integer("first_k_dense_replace", default=0, low=0, high=count)
@@ -119,12 +120,14 @@ def parse_llada2(keys: Keys, generation: Mapping[str, Any]) -> BlockCausalConfig
 
 def _llada2_router(keys: Keys) -> RouterConfig:
     num_experts = keys.integer("num_experts")
-    groups = keys.integer("n_group", default=8, high=num_experts)
-    kept = keys.integer("topk_group", default=4, high=groups)
-    if num_experts % groups or num_experts // groups < 2:
+    capacity, groups, kept = _block_capacity(keys, num_experts), 1, 1
+    if not capacity:
+        groups = keys.integer("n_group", default=8, high=num_experts)
+        kept = keys.integer("topk_group", default=4, high=groups)
+    if not capacity and (num_experts % groups or num_experts // groups < 2):
         raise keys.error("n_group", f"a divisor of num_experts {num_experts}, 2 experts or more")
     inner = keys.integer("moe_intermediate_size")
-    reachable = kept * (num_experts // groups)
+    reachable = capacity or kept * (num_experts // groups)
     return RouterConfig(
         num_experts=num_experts,
         num_experts_per_tok=keys.integer("num_experts_per_tok", high=reachable),
@@ -134,8 +137,19 @@ def _llada2_router(keys: Keys) -> RouterConfig:
         has_bias=keys.boolean("moe_router_enable_expert_bias", default=True),
         groups=groups,
         kept_groups=kept,
+        capacity=capacity,
         scale=keys.number("routed_scaling_factor", default=2.5, low=0.0, high=1e4),
     )
+
+
+def _block_capacity(keys: Keys, num_experts: int) -> int:
+    """``expert_capacity`` of LLaDA2.2, 0 where there is none. Groups have no part in it."""
+    if not keys.get("expert_capacity"):
+        return keys.integer("expert_capacity", default=0, low=0)
+    if not keys.boolean("moe_router_enable_expert_bias", default=True):
+        raise keys.error("moe_router_enable_expert_bias", "true where expert_capacity is given")
+    chosen = keys.integer("num_experts_per_tok", high=num_experts)
+    return keys.integer("expert_capacity", low=chosen, high=num_experts)
 
 
 # what a family uses for keys that its configs may leave out

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blockdiff.config.coreset import CoresetConfig, read_coreset
 from blockdiff.config.keys import Keys, check_maths_keys
 from blockdiff.config.parts import (
     BLOCK_ANCHORS,
@@ -42,7 +43,6 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "scoring_func": ("softmax", None),
     "moe_router_enable_expert_bias": (False, None),
     "expert_capacity": (0, None),
-    "expert_coreset": (0, False, None),
     "final_logit_softcapping": (None,),
     "attn_logit_softcapping": (None,),
     "shift_logits": (False, None),
@@ -77,6 +77,7 @@ class HybridConfig:
     num_experts_per_tok: int
     moe_intermediate_size: int
     shared_expert_intermediate_size: int
+    coreset: CoresetConfig | None  # None: every row chooses among all experts
     block_size: int
     block_anchor: str
     default_threshold: float
@@ -124,7 +125,9 @@ def _build(
     rotary_dim, theta = read_rope(keys, head_dim, share=0.25, base=10_000_000.0)
     vocab_size = keys.integer("vocab_size")
     num_experts = keys.integer("num_experts")
+    top_k = keys.integer("num_experts_per_tok", high=num_experts)
     intermediate = keys.integer("moe_intermediate_size")
+    anchor = keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end")
     return HybridConfig(
         model_type=family,
         vocab_size=vocab_size,
@@ -144,11 +147,12 @@ def _build(
         linear_value_head_dim=keys.integer("linear_value_head_dim"),
         linear_conv_kernel_dim=keys.integer("linear_conv_kernel_dim", low=2, high=64),
         num_experts=num_experts,
-        num_experts_per_tok=keys.integer("num_experts_per_tok", high=num_experts),
+        num_experts_per_tok=top_k,
         moe_intermediate_size=intermediate,
         shared_expert_intermediate_size=keys.integer("shared_expert_intermediate_size"),
+        coreset=read_coreset(keys, num_experts, top_k, anchor == "zero"),
         block_size=keys.integer("block_size", default=DEFAULT_BLOCK, high=4096),
-        block_anchor=keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end"),
+        block_anchor=anchor,
         default_threshold=read_threshold(keys),
         mask_token_id=mask_token,
         eos_token_ids=read_eos_tokens(keys, generation, vocab_size),

@@ -16,6 +16,8 @@ from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
+from blockdiff.models.layers.routers import make_router
+from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.sparse_moe import shared_as_experts
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel, note_lengths
@@ -115,8 +117,11 @@ class BlockCausalModel(LanguageModel):
             more_gate_up, more_down = shared_as_experts(gate, up, rows, inner)
             gate_up = torch.cat((gate_up, more_gate_up))
             down = torch.cat((down, more_down))
-        bias = fetch(own + "mlp.gate.expert_bias") if router.has_bias else None
-        return RoutedExperts(router, fetch(own + "mlp.gate.weight"), bias, gate_up, down)
+        gate_weight = fetch(own + "mlp.gate.weight")
+        bias = gate_weight.new_zeros(router.num_experts)
+        if router.has_bias:
+            bias = fetch(own + "mlp.gate.expert_bias")
+        return RoutedExperts(make_router(router, bias), gate_weight, gate_up, down)
 
     def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
         """Preallocated caches; see ``models.base``."""
@@ -129,13 +134,15 @@ class BlockCausalModel(LanguageModel):
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal=True)
+        has_pools = own.router is not None and own.router.capacity > 0
+        cover = BlockCover.ALL if has_pools else None
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, True, cover)
         note_lengths(layout, caches)
         eps = own.rms_norm_eps
         x = functional.embedding(batch.token_ids, self.embedding)
         for number, layer in enumerate(self.layers):
             x = x + layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
-            x = x + layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps))
+            x = x + layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         return scaled_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
@@ -143,6 +150,8 @@ class BlockCausalModel(LanguageModel):
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""
         own = self.config
+        # pools were trained for blocks of this size
+        has_pools = own.router is not None and own.router.capacity > 0
         return ModelInfo(
             model_type=own.model_type,
             vocab_size=own.vocab_size,
@@ -151,6 +160,7 @@ class BlockCausalModel(LanguageModel):
             eos_token_ids=own.eos_token_ids,
             max_context=own.max_position_embeddings,
             default_threshold=own.default_threshold,
+            block_lengths_allowed=(own.block_size,) if has_pools else None,
             block_anchor="zero",
             supports_autoregressive=False,
             supports_editing=self.supports_editing,

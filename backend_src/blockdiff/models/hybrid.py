@@ -10,13 +10,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import SlotCaches
-from blockdiff.config import LINEAR, HybridConfig
+from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.layout import RoundLayout, build_layout
 from blockdiff.models.layers.preview_mixers import MIXERS
-from blockdiff.models.layers.sparse_moe import SparseMoe
+from blockdiff.models.layers.routers import CoresetRouter
+from blockdiff.models.layers.row_blocks import BlockCover
+from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel, note_lengths
 from blockdiff.models.weights import Fetch, attention_weights, delta_weights, moe_weights
@@ -61,14 +63,21 @@ class HybridModel(LanguageModel):
             delta = mixer(config, delta_weights(fetch, layer, config), layer, index)
         else:
             attention = GatedAttention(config, attention_weights(fetch, layer, config), index)
-        moe = moe_weights(fetch, layer, config, has_fused_experts)
         return Layer(
             input_norm=fetch(f"layers.{layer}.input_layernorm.weight"),
             delta=delta,
             attention=attention,
             mixer_norm=fetch(f"layers.{layer}.post_attention_layernorm.weight"),
-            moe=SparseMoe(moe, config.num_experts, config.num_experts_per_tok),
+            moe=self._moe(fetch, layer, has_fused_experts),
         )
+
+    def _moe(self, fetch: Fetch, layer: int, has_fused_experts: bool) -> SparseMoe:
+        config = self.config
+        weights = moe_weights(fetch, layer, config, has_fused_experts)
+        sizes = (config.num_experts, config.num_experts_per_tok)
+        if config.coreset is None:
+            return SparseMoe(weights, *sizes)
+        return CoresetMoe(weights, *sizes, CoresetRouter(config.coreset, sizes[1]))
 
     def new_caches(self, num_slots: int, max_context: int) -> SlotCaches:
         """Preallocated caches; see ``models.base``."""
@@ -78,13 +87,15 @@ class HybridModel(LanguageModel):
     def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
-        layout = build_layout(batch, self.config.rotary_dim, self.config.rope_theta)
+        own = self.config
+        cover = None if own.coreset is None else _cover(own.coreset)
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, cover=cover)
         note_lengths(layout, caches)
         x = functional.embedding(batch.token_ids, self.embedding)
         for number, layer in enumerate(self.layers):
             x = self._run(layer, number, x, layout, caches, trace)
         rows = x.index_select(0, batch.logit_rows)
-        return rms_norm(rows, self.final_norm, self.config.rms_norm_eps)
+        return rms_norm(rows, self.final_norm, own.rms_norm_eps)
 
     def _run(
         self,
@@ -103,12 +114,16 @@ class HybridModel(LanguageModel):
             assert layer.attention is not None
             mixed = layer.attention(mixer_input, layout, caches)
         x = x + mixed
-        x = x + layer.moe(rms_norm(x, layer.mixer_norm, eps))
+        x = x + layer.moe(rms_norm(x, layer.mixer_norm, eps), layout)
         if trace is not None:
             trace.record("mixer_input", number, mixer_input)
             trace.record("mixer_output", number, mixed)
             trace.record("layer_outputs", number, x)
         return x
+
+
+def _cover(coreset: CoresetConfig) -> BlockCover:
+    return BlockCover.ALL if coreset.covers_writing else BlockCover.PREVIEWS
 
 
 def _info(config: HybridConfig) -> ModelInfo:
@@ -122,4 +137,6 @@ def _info(config: HybridConfig) -> ModelInfo:
         max_context=config.max_position_embeddings,
         default_threshold=config.default_threshold,
         block_anchor=config.block_anchor,
+        # single tokens and their prompts know no grid of blocks
+        supports_autoregressive=config.coreset is None or not config.coreset.covers_writing,
     )

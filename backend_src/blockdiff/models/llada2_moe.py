@@ -1,4 +1,4 @@
-"""LLaDA2.0 and 2.1: packed projections, a sigmoid router in groups, dense first layers.
+"""LLaDA2: packed projections, a sigmoid router in groups or by blocks, dense first layers.
 
 Knows the family's tensor names; the maths is the block-causal trunk's.
 """

@@ -74,11 +74,21 @@ def moe(
     """
     routing, gate = (x @ router.t()).split_with_sizes((num_experts, 1), dim=1)
     total, compute = down.shape[0], torch.promote_types(x.dtype, torch.float32)
-    opened = gate.to(compute).sigmoid().expand(-1, total - num_experts)
     if total <= DENSE_EXPERTS and total * x.shape[0] <= DENSE_ROWS_TIMES_EXPERTS:
+        opened = gate.to(compute).sigmoid().expand(-1, total - num_experts)
         weights = torch.cat((reference.dense_weights(routing, top_k), opened), dim=1)
         return reference.dense_experts(x, weights, gate_up, down)
     weights, ids = route(routing, top_k)
-    always = torch.arange(num_experts, total, device=x.device).expand(x.shape[0], -1)
-    weights, ids = torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
+    weights, ids = reference.with_shared(weights, ids, gate, num_experts, total)
     return reference.grouped_experts(x, weights, ids, gate_up, down)
+
+
+def with_shared(
+    weights: Tensor, ids: Tensor, gate: Tensor, num_experts: int, total: int
+) -> tuple[Tensor, Tensor]:
+    """Add the shared expert, experts ``num_experts`` to ``total`` of the stack, to every row.
+
+    weights [R, k] float32 and ids [R, k] int64 of the routed experts; gate [R, 1], before its
+    sigmoid. Returns both [R, k + total - num_experts].
+    """
+    return reference.with_shared(weights, ids, gate, num_experts, total)

@@ -44,6 +44,15 @@ def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
     return functional.gelu(gate, approximate="tanh") * up
 
 
+def with_shared(
+    weights: Tensor, ids: Tensor, gate: Tensor, num_experts: int, total: int
+) -> tuple[Tensor, Tensor]:
+    """See the package."""
+    always = torch.arange(num_experts, total, device=ids.device).expand(ids.shape[0], -1)
+    opened = gate.to(weights.dtype).sigmoid().expand(-1, total - num_experts)
+    return torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
+
+
 def dense_weights(logits: Tensor, top_k: int) -> Tensor:
     """Routing as [R, E] float32 with zeros for experts that are not chosen."""
     compute = torch.promote_types(logits.dtype, torch.float32)

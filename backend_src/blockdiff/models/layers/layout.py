@@ -10,7 +10,9 @@ from torch import Tensor
 
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.row_blocks import BlockCover, number_blocks
 from blockdiff_kernels.attention import visibility
+from blockdiff_kernels.coreset import RowBlocks
 from blockdiff_kernels.rope import rope_angles
 
 # writing segments up to this many rows are not padded to the length of a long prefill chunk
@@ -48,6 +50,7 @@ class RoundLayout:
     written_rows: Tensor  # [W] flat rows of writing segments
     written_slots: Tensor  # [W]
     written_positions: Tensor  # [W]
+    blocks: RowBlocks | None  # for routers that look at whole blocks
 
     def flatten(self, parts: list[Tensor]) -> Tensor:
         """One [G, T, ...] result per group -> flat rows [R, ...]."""
@@ -57,12 +60,16 @@ class RoundLayout:
 
 
 def build_layout(
-    batch: RoundBatch, rotary_dim: int, theta: float, is_block_causal: bool = False
+    batch: RoundBatch,
+    rotary_dim: int,
+    theta: float,
+    is_block_causal: bool = False,
+    cover: BlockCover | None = None,
 ) -> RoundLayout:
     """Index maps for ``batch``; its segments may come in any order of phases.
 
     Rows of a writing segment see their own segment causally or, for ``is_block_causal``, all of
-    their block and the blocks before it.
+    their block and the blocks before it. ``cover``: the rows whose blocks routers ask for.
     """
     starts = batch.segment_starts[:-1]
     lengths = batch.segment_starts[1:] - starts
@@ -81,6 +88,7 @@ def build_layout(
         written_rows=written_rows,
         written_slots=batch.slots.index_select(0, owner.index_select(0, written_rows)),
         written_positions=batch.positions.index_select(0, written_rows),
+        blocks=None if cover is None else number_blocks(batch, owner, cover),
     )
 
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff_kernels.moe import moe
+from blockdiff.models.layers.layout import RoundLayout
+from blockdiff.models.layers.routers import Router
+from blockdiff_kernels.moe import experts, moe, with_shared
 
 
 @dataclass
@@ -29,10 +31,26 @@ class SparseMoe:
         self.num_experts = num_experts
         self.top_k = top_k
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
         """x [R, H] -> [R, H]."""
         own = self.weights
         return moe(x, own.router, own.gate_up, own.down, self.num_experts, self.top_k)
+
+
+class CoresetMoe(SparseMoe):
+    """The same experts, chosen by a router that looks at the rows of whole blocks."""
+
+    def __init__(self, weights: MoeWeights, num_experts: int, top_k: int, choose: Router) -> None:
+        super().__init__(weights, num_experts, top_k)
+        self.choose = choose
+
+    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
+        """x [R, H] -> [R, H]."""
+        own, count = self.weights, self.num_experts
+        routing, gate = (x @ own.router.t()).split_with_sizes((count, 1), dim=1)
+        weights, ids = self.choose(routing, layout.blocks)
+        weights, ids = with_shared(weights, ids, gate, count, own.down.shape[0])
+        return experts(x, weights, ids, own.gate_up, own.down)
 
 
 def shared_as_experts(gate: Tensor, up: Tensor, down: Tensor, inner: int) -> tuple[Tensor, Tensor]:

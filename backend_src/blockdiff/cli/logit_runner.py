@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff.cache import KeyValueCaches, SlotCaches
+from blockdiff.cache import LayerCaches, SlotCaches
 from blockdiff.cli.logit_requests import LogitRequest
-from blockdiff.config import FULL, LINEAR
+from blockdiff.config import LINEAR
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.layers.trace import Trace
@@ -24,7 +24,7 @@ class LogitRunner:
     def __init__(self, model: LanguageModel, max_tokens: int) -> None:
         self.model = model
         self.block_length = model.info.block_length
-        self.caches: KeyValueCaches = model.new_caches(1, max_tokens)
+        self.caches: LayerCaches = model.new_caches(1, max_tokens)
 
     def run(self, request: LogitRequest) -> dict[str, Tensor]:
         """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""
@@ -76,10 +76,10 @@ class LogitRunner:
             # [C, k]: the reference keeps one column more than the convolution needs
             tail = self.caches.tails[index, 0].float().t()
             found[f"conv_state/{layer}"] = functional.pad(tail, (1, 0))
-        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == FULL):
-            keys, values = self.caches.keys[index, 0], self.caches.values[index, 0]
-            found[f"attention_key/{layer}"] = keys[:, :length].float().clone()
-            found[f"attention_value/{layer}"] = values[:, :length].float().clone()
+        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind != LINEAR):
+            keys, values = self.caches.committed(index, 0)
+            found[f"attention_key/{layer}"] = keys.float()
+            found[f"attention_value/{layer}"] = values.float()
         return found
 
 

@@ -55,7 +55,6 @@ class DiffusionGemmaModel(LanguageModel):
     config: DiffusionGemmaConfig
 
     def __init__(self, config: DiffusionGemmaConfig, fetch: Fetch, has_fused_experts: bool) -> None:
-        assert has_fused_experts, "this family stores fused experts only"
         self.config = config
         embedding = fetch("decoder.embed_tokens.weight")
         super().__init__(_info(config), embedding, embedding)

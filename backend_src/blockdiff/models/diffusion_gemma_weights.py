@@ -43,19 +43,15 @@ def expected_shapes(config: DiffusionGemmaConfig, has_fused_experts: bool) -> Sh
     return found
 
 
-def tied_copies(config: DiffusionGemmaConfig) -> dict[str, str]:
-    """Names a checkpoint may hold besides, each a copy of another: copy -> original."""
-    originals = [
-        name
+def tied_copies(config: DiffusionGemmaConfig) -> tuple[str, ...]:
+    """Names a checkpoint may hold besides: the encoder's and the head's copies of the decoder's."""
+    shared = (
+        name.removeprefix("decoder.")
         for name in expected_shapes(config, True)
-        if name.startswith("decoder.") and not name.endswith("layer_scalar")
-    ]
-    copies = {
-        "encoder.language_model." + name.removeprefix("decoder."): name
-        for name in originals
-        if not name.startswith("decoder.self_conditioning.")
-    }
-    return copies | {"lm_head.weight": "decoder.embed_tokens.weight"}
+        if name.startswith("decoder.") and not name.startswith("decoder.self_conditioning.")
+    )
+    copies = [f"encoder.language_model.{x}" for x in shared if not x.endswith(".layer_scalar")]
+    return (*copies, "lm_head.weight")
 
 
 def _layer_shapes(config: DiffusionGemmaConfig, layer: int) -> Shapes:
@@ -133,9 +129,7 @@ def feed_forward(fetch: Fetch, layer: int, config: DiffusionGemmaConfig) -> Para
 def self_conditioning(fetch: Fetch, config: DiffusionGemmaConfig) -> SelfConditioning:
     """The decoder's own input layer."""
     own = "decoder.self_conditioning."
-    return SelfConditioning(
-        fetch(own + "pre_norm.weight"), _mlp(fetch, own), config.rms_norm_eps
-    )
+    return SelfConditioning(fetch(own + "pre_norm.weight"), _mlp(fetch, own), config.rms_norm_eps)
 
 
 def _mlp(fetch: Fetch, own: str) -> GeluMlp:

@@ -5,7 +5,7 @@ Knows nothing of how a family computes, of requests, of sampling or of text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -129,4 +129,23 @@ class BlockDiffusionModel(Protocol):
 
     def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         """``head(hidden(batch, caches))``: logits [L, V] float32."""
+        ...
+
+
+@runtime_checkable
+class ConditionedModel(BlockDiffusionModel, Protocol):
+    """A model whose previews also read what the previous step expected: one signal per place."""
+
+    def expect(self, logits: Tensor) -> Tensor:
+        """Signals [L, H] that (scaled) logits [L, V] of one step give the next one."""
+        ...
+
+    def store_signals(
+        self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor
+    ) -> None:
+        """Keep signals [L, H] for places [L] of the canvases of slots [L] int64, in place."""
+        ...
+
+    def forget_signals(self, caches: ModelCaches, slots: Tensor) -> None:
+        """The next previews of slots [N] int64 are first steps, which have no signal."""
         ...

@@ -61,7 +61,7 @@ class AttentionShape:
 
 
 @dataclass(frozen=True)
-class UniformDiffusionDefaults:
+class UniformDefaults:
     """How a canvas is denoised when a request does not say (entropies in nats)."""
 
     denoise_steps: int
@@ -92,7 +92,7 @@ class DiffusionGemmaConfig:
     num_experts_per_tok: int
     moe_intermediate_size: int
     block_size: int  # the canvas length
-    diffusion: UniformDiffusionDefaults
+    diffusion: UniformDefaults
     eos_token_ids: tuple[int, ...]
 
     @property
@@ -225,7 +225,7 @@ def _rotary(keys: Keys, kind: str, head_dim: int, defaults: Mapping[str, Any]) -
     return Rotary(theta, pairs)
 
 
-def _diffusion(generation: Mapping[str, Any]) -> UniformDiffusionDefaults:
+def _diffusion(generation: Mapping[str, Any]) -> UniformDefaults:
     file = Keys(generation, "generation_config.json: ")
     sampler = file.get("sampler_config") or {}
     if not isinstance(sampler, Mapping):
@@ -236,7 +236,7 @@ def _diffusion(generation: Mapping[str, Any]) -> UniformDiffusionDefaults:
     t_max = file.number("t_max", default=0.8, low=0.0, high=100.0)
     if t_max < t_min:
         raise file.error("t_max", f"at least t_min {t_min}")
-    return UniformDiffusionDefaults(
+    return UniformDefaults(
         denoise_steps=file.integer("max_denoising_steps", default=48, high=4096),
         entropy_bound=own.number("entropy_bound", default=0.1, low=0.0, high=1e6),
         t_min=t_min,

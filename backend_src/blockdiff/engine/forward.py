@@ -34,7 +34,22 @@ def run_round(
     """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
     rows = _row_arrays(table, plan)
     groups = _group_arrays(table, plan)
-    batch_arrays = {
+    arrays = batch_arrays(table, plan)
+    device = to_device({**arrays, **rows, **groups}, model.device)
+    batch = RoundBatch(**{name: device[name] for name in arrays})
+    hidden = model.hidden(batch, caches)
+    if not len(plan.group_slots):
+        return NOTHING
+    wants_entropy = bool((groups["algorithm"] == ENTROPY_BOUNDED).any())
+    chosen = _choose(model, hidden, plan, device, rows, wants_entropy)
+    packed = _decide(chosen, plan, table, device).cpu().numpy()
+    decided = (packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
+    return write_accepted(table, plan.group_slots, *decided)
+
+
+def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
+    """The fields of a ``RoundBatch``."""
+    return {
         "token_ids": plan.token_ids,
         "positions": plan.positions,
         "segment_starts": plan.segment_starts,
@@ -44,16 +59,6 @@ def run_round(
         "logit_rows": plan.logit_rows,
         "block_lengths": table.block_length[plan.slots],
     }
-    device = to_device({**batch_arrays, **rows, **groups}, model.device)
-    batch = RoundBatch(**{name: device[name] for name in batch_arrays})
-    hidden = model.hidden(batch, caches)
-    if not len(plan.group_slots):
-        return NOTHING
-    wants_entropy = bool((groups["algorithm"] == ENTROPY_BOUNDED).any())
-    chosen = _choose(model, hidden, plan, device, rows, wants_entropy)
-    packed = _decide(chosen, plan, table, device).cpu().numpy()
-    decided = (packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
-    return write_accepted(table, plan.group_slots, *decided)
 
 
 def to_device(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
@@ -89,7 +94,7 @@ def _row_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
     )
     sampled = np.flatnonzero(table.temperature[slots] > 0)
     chosen = slots[sampled]
-    banned_rows, banned_ids = _banned(table, slots, positions)
+    banned_rows, banned_ids = banned_tokens(table, slots, positions)
     return {
         "banned_rows": banned_rows,
         "banned_ids": banned_ids,
@@ -101,7 +106,7 @@ def _row_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
     }
 
 
-def _banned(
+def banned_tokens(
     table: SlotTable, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(row, token) pairs that may not be chosen: the mask everywhere, EOS where it is too early."""

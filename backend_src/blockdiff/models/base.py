@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from blockdiff.config import UniformDefaults
 from blockdiff.core import Phase
 
 NO_MASK_TOKEN = -1
@@ -22,7 +23,7 @@ class ModelInfo:
     model_type: str
     vocab_size: int
     block_length: int  # the trained one, used when a request names none
-    mask_token_id: int  # NO_MASK_TOKEN: the checkpoint has none, so it cannot decode blocks
+    mask_token_id: int  # NO_MASK_TOKEN: the checkpoint has none, so no block can start as masks
     eos_token_ids: tuple[int, ...]
     max_context: int
     default_threshold: float = 0.9
@@ -31,6 +32,12 @@ class ModelInfo:
     supports_autoregressive: bool = True
     supports_editing: bool = False
     algorithms: tuple[str, ...] = ("low_confidence",)  # the first one is the default
+    uniform: UniformDefaults | None = None  # set: canvases start as random tokens, not as masks
+
+    @property
+    def decodes_blocks(self) -> bool:
+        """Whether there is anything that a block could start as."""
+        return self.mask_token_id >= 0 or self.uniform is not None
 
 
 @dataclass(frozen=True)

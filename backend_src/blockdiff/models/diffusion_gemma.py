@@ -167,4 +167,5 @@ def _info(config: DiffusionGemmaConfig) -> ModelInfo:
         block_lengths_allowed=(config.block_size,),
         supports_autoregressive=False,
         algorithms=("entropy_bound",),
+        uniform=config.diffusion,
     )

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import blockdiff_kernels.moe as op
-from blockdiff_kernels.moe import moe, route
+from blockdiff_kernels.moe import all_experts, experts, route, weigh_with_shared, with_shared
 
 HIDDEN, INNER, EXPERTS, TOP_K, SHARED = 10, 6, 5, 2, 2
 
@@ -32,7 +32,13 @@ def loop(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 
 def run(tensors: list[Tensor]) -> Tensor:
     x, router, gate_up, down = tensors
-    return moe(x, router, gate_up, down, EXPERTS, TOP_K)
+    routing, gate = (x @ router.t()).split_with_sizes((EXPERTS, 1), dim=1)
+    if op.prefers_all_experts(x.shape[0], EXPERTS + SHARED):
+        weights = weigh_with_shared(routing, gate, TOP_K, EXPERTS + SHARED)
+        return all_experts(x, weights, gate_up, down)
+    weights, ids = route(routing, TOP_K)
+    weights, ids = with_shared(weights, ids, gate, EXPERTS, EXPERTS + SHARED)
+    return experts(x, weights, ids, gate_up, down)
 
 
 def inputs(rows: int) -> list[Tensor]:

@@ -4,13 +4,12 @@ Knows files and names; the maths is the model's.
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
+from blockdiff.checkpoint.source import DenseSource, Progress
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.registry import FAMILIES
@@ -21,7 +20,6 @@ log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STORED_DTYPES = ("F32", "BF16", "F16")
-Progress = Callable[[int, int], None]
 
 
 def load_model(
@@ -49,17 +47,10 @@ def load_model(
     refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
     for note in (*files.notes, *_note_unused(unused)):
         log.info("checkpoint %s: %s", folder, note)
-    done = 0
-
-    def fetch(name: str) -> Tensor:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, len(shapes))
-        kind = torch.float32 if name.endswith(family.float32) else DTYPES[dtype]
-        return files.tensors[name].read().to(device=target, dtype=kind)
-
-    return family.build(config, fetch, has_fused_experts)
+    needed = {name: files.tensors[name] for name in shapes}
+    return family.build(
+        config, DenseSource(needed, target, DTYPES[dtype], family.float32, progress)
+    )
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -35,9 +35,13 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str  # as safetensors writes it: F32, BF16, ...
 
-    def read(self) -> Tensor:
-        """The tensor, in its stored dtype, on the CPU."""
-        tensor: Tensor = self.file.get_tensor(self.stored_name)
+    def read(self, place: tuple[slice, ...] = ()) -> Tensor:
+        """The tensor, or only the ``place`` in it, in its stored dtype, on the CPU."""
+        tensor: Tensor = (
+            self.file.get_slice(self.stored_name)[place]
+            if place
+            else self.file.get_tensor(self.stored_name)
+        )
         return tensor
 
 

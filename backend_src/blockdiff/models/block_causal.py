@@ -15,13 +15,14 @@ from blockdiff.config import BlockCausalConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
+from blockdiff.models.layers.linear import concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
 from blockdiff.models.layers.row_blocks import BlockCover
-from blockdiff.models.layers.sparse_moe import shared_as_experts
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
-from blockdiff.models.weights import Fetch, Shapes, expert_shapes, expert_stacks
+from blockdiff.models.weights import Shapes, expert_shapes
 from blockdiff_kernels.norm import scaled_rms_norm
 
 
@@ -45,24 +46,24 @@ class BlockCausalModel(LanguageModel):
     supports_editing = False
     config: BlockCausalConfig
 
-    def __init__(self, config: BlockCausalConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: BlockCausalConfig, source: WeightSource) -> None:
         self.config = config
-        embedding = fetch(self.embedding_name)
-        self.final_norm = fetch("norm.weight")
-        output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
+        embedding = source.tensor(self.embedding_name)
+        self.final_norm = source.tensor("norm.weight")
+        output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
         super().__init__(self.make_info(), embedding, output)
         self.layers = [
             Layer(
-                input_norm=fetch(f"layers.{number}.input_layernorm.weight"),
-                attention=PlainAttention(config, self.attention_weights(fetch, number), number),
-                middle_norm=fetch(f"layers.{number}.post_attention_layernorm.weight"),
-                feed_forward=self._feed_forward(fetch, number, has_fused_experts),
+                input_norm=source.tensor(f"layers.{number}.input_layernorm.weight"),
+                attention=PlainAttention(config, self.attention_weights(source, number), number),
+                middle_norm=source.tensor(f"layers.{number}.post_attention_layernorm.weight"),
+                feed_forward=self._feed_forward(source, number),
             )
             for number in range(config.num_hidden_layers)
         ]
 
     @abstractmethod
-    def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
+    def attention_weights(self, source: WeightSource, layer: int) -> AttentionWeights:
         """The attention tensors of ``layer``."""
 
     @classmethod
@@ -99,29 +100,24 @@ class BlockCausalModel(LanguageModel):
             found |= _mlp_shapes(cls.shared_expert_name, router.shared_intermediate_size, hidden)
         return found | expert_shapes(count, inner, hidden, has_fused_experts)
 
-    def _feed_forward(
-        self, fetch: Fetch, layer: int, has_fused_experts: bool
-    ) -> DenseMlp | RoutedExperts:
-        own, router = f"layers.{layer}.", self.config.router
+    def _feed_forward(self, source: WeightSource, layer: int) -> DenseMlp | RoutedExperts:
+        own, router = f"layers.{layer}.mlp.", self.config.router
         if layer < self.config.dense_layers:
-            gate, up, down = (fetch(f"{own}mlp.{x}_proj.weight") for x in ("gate", "up", "down"))
-            return DenseMlp(torch.cat((gate, up)), down)
+            gate_up = concat_rows([source.linear(f"{own}{x}_proj") for x in ("gate", "up")])
+            return DenseMlp(gate_up, source.linear(own + "down_proj"))
         assert router is not None, "a config without experts has dense layers only"
-        gate_up, down = expert_stacks(
-            fetch, own + "mlp.experts.", router.num_experts, has_fused_experts
+        has_shared = router.shared_intermediate_size > 0
+        names = ExpertNames(
+            routed=own + "experts.",
+            count=router.num_experts,
+            inner=router.moe_intermediate_size,
+            shared=f"layers.{layer}.{self.shared_expert_name}" if has_shared else None,
         )
-        if router.shared_intermediate_size:
-            name = own + self.shared_expert_name
-            gate, up, rows = (fetch(f"{name}{x}_proj.weight") for x in ("gate", "up", "down"))
-            inner = router.moe_intermediate_size
-            more_gate_up, more_down = shared_as_experts(gate, up, rows, inner)
-            gate_up = torch.cat((gate_up, more_gate_up))
-            down = torch.cat((down, more_down))
-        gate_weight = fetch(own + "mlp.gate.weight")
-        bias = gate_weight.new_zeros(router.num_experts)
+        gate = source.tensor(own + "gate.weight")
+        bias = gate.new_zeros(router.num_experts)
         if router.has_bias:
-            bias = fetch(own + "mlp.gate.expert_bias")
-        return RoutedExperts(make_router(router, bias), gate_weight, gate_up, down)
+            bias = source.tensor(own + "gate.expert_bias")
+        return RoutedExperts(make_router(router, bias), gate, source.experts(names))
 
     def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
         """Preallocated caches; see ``models.base``."""

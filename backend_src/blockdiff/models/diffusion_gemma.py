@@ -29,8 +29,8 @@ from blockdiff.models.layers.canvas_rows import (
 from blockdiff.models.layers.layout import RoundLayout, build_layout
 from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
-from blockdiff.models.weights import Fetch
 from blockdiff_kernels.head import best_tokens, logits
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.rope import proportional_angles
@@ -54,29 +54,29 @@ class DiffusionGemmaModel(LanguageModel):
     formulation = "canvas"
     config: DiffusionGemmaConfig
 
-    def __init__(self, config: DiffusionGemmaConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: DiffusionGemmaConfig, source: WeightSource) -> None:
         self.config = config
-        embedding = fetch("decoder.embed_tokens.weight")
+        embedding = source.tensor("decoder.embed_tokens.weight")
         super().__init__(_info(config), embedding, embedding)
-        self.final_norm = fetch("decoder.norm.weight")
+        self.final_norm = source.tensor("decoder.norm.weight")
         self.embedding_scale = torch.tensor(
             config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
         )
-        self.conditioning = self_conditioning(fetch, config)
-        self.layers = [self._layer(fetch, number) for number in range(config.num_hidden_layers)]
+        self.conditioning = self_conditioning(source, config)
+        self.layers = [self._layer(source, number) for number in range(config.num_hidden_layers)]
 
-    def _layer(self, fetch: Fetch, number: int) -> Layer:
+    def _layer(self, source: WeightSource, number: int) -> Layer:
         own, config = f"decoder.layers.{number}.", self.config
         is_sliding = config.layer_types[number] == SLIDING
         kind = SlidingCanvasAttention if is_sliding else CanvasAttention
-        weights, shape = attention_weights(fetch, number, config), config.attention(number)
-        encoder_scalar = fetch(f"encoder.language_model.layers.{number}.layer_scalar")
+        weights, shape = attention_weights(source, number, config), config.attention(number)
+        encoder_scalar = source.tensor(f"encoder.language_model.layers.{number}.layer_scalar")
         return Layer(
-            input_norm=fetch(own + "input_layernorm.weight"),
+            input_norm=source.tensor(own + "input_layernorm.weight"),
             attention=kind(weights, shape, config.rms_norm_eps, number),
-            attention_norm=fetch(own + "post_attention_layernorm.weight"),
-            feed_forward=feed_forward(fetch, number, config),
-            scalars=torch.cat((encoder_scalar, fetch(own + "layer_scalar"))),
+            attention_norm=source.tensor(own + "post_attention_layernorm.weight"),
+            feed_forward=feed_forward(source, number, config),
+            scalars=torch.cat((encoder_scalar, source.tensor(own + "layer_scalar"))),
         )
 
     def new_caches(self, num_slots: int, max_context: int) -> CanvasCaches:

@@ -8,13 +8,16 @@ import torch
 
 from blockdiff.config import DiffusionGemmaConfig
 from blockdiff.models.layers.canvas_attention import CanvasAttentionWeights
+from blockdiff.models.layers.linear import concat_rows
 from blockdiff.models.layers.parallel_experts import (
+    GELU,
     GeluMlp,
     ParallelFeedForward,
     ScaledRouter,
     SelfConditioning,
 )
-from blockdiff.models.weights import Fetch, Shapes
+from blockdiff.models.source import ExpertNames, WeightSource
+from blockdiff.models.weights import Shapes
 
 _NORMS = (
     "input_layernorm",
@@ -88,50 +91,59 @@ def _mlp_shapes(own: str, config: DiffusionGemmaConfig) -> Shapes:
 
 
 def attention_weights(
-    fetch: Fetch, layer: int, config: DiffusionGemmaConfig
+    source: WeightSource, layer: int, config: DiffusionGemmaConfig
 ) -> CanvasAttentionWeights:
     """Attention tensors of one layer; without a value projection, keys are values too."""
     own, shape = f"decoder.layers.{layer}.self_attn.", config.attention(layer)
     parts = "qkv" if shape.has_value_projection else "qk"
-    query_norm = fetch(own + "q_norm.weight").expand(config.num_attention_heads, -1)
-    key_norm = fetch(own + "k_norm.weight").expand(shape.kv_heads, -1)
+    query_norm = source.tensor(own + "q_norm.weight").expand(config.num_attention_heads, -1)
+    key_norm = source.tensor(own + "k_norm.weight").expand(shape.kv_heads, -1)
     return CanvasAttentionWeights(
-        in_proj=torch.cat([fetch(f"{own}{part}_proj.weight") for part in parts]),
+        in_proj=concat_rows([source.linear(f"{own}{part}_proj") for part in parts]),
         head_norm=torch.cat((query_norm, key_norm)),
-        out_proj=fetch(own + "o_proj.weight"),
+        out_proj=source.linear(own + "o_proj"),
     )
 
 
-def feed_forward(fetch: Fetch, layer: int, config: DiffusionGemmaConfig) -> ParallelFeedForward:
+def feed_forward(
+    source: WeightSource, layer: int, config: DiffusionGemmaConfig
+) -> ParallelFeedForward:
     """Dense MLP, router, experts and the norms around them of one layer."""
     own = f"decoder.layers.{layer}."
     eps = config.rms_norm_eps
+    names = ExpertNames(
+        routed=own + "experts.",
+        count=config.num_experts,
+        inner=config.moe_intermediate_size,
+        activation=GELU,
+    )
     return ParallelFeedForward(
-        dense=_mlp(fetch, own + "mlp."),
+        dense=_mlp(source, own + "mlp."),
         router=ScaledRouter(
-            weight=fetch(own + "router.proj.weight"),
-            scale=fetch(own + "router.scale"),
-            expert_scale=fetch(own + "router.per_expert_scale"),
+            weight=source.tensor(own + "router.proj.weight"),
+            scale=source.tensor(own + "router.scale"),
+            expert_scale=source.tensor(own + "router.per_expert_scale"),
             top_k=config.num_experts_per_tok,
             eps=eps,
         ),
-        gate_up=fetch(own + "experts.gate_up_proj"),
-        down=fetch(own + "experts.down_proj").transpose(1, 2).contiguous(),
-        before_dense=fetch(own + "pre_feedforward_layernorm.weight"),
-        after_dense=fetch(own + "post_feedforward_layernorm_1.weight"),
-        before_experts=fetch(own + "pre_feedforward_layernorm_2.weight"),
-        after_experts=fetch(own + "post_feedforward_layernorm_2.weight"),
-        after_sum=fetch(own + "post_feedforward_layernorm.weight"),
+        experts=source.experts(names),
+        before_dense=source.tensor(own + "pre_feedforward_layernorm.weight"),
+        after_dense=source.tensor(own + "post_feedforward_layernorm_1.weight"),
+        before_experts=source.tensor(own + "pre_feedforward_layernorm_2.weight"),
+        after_experts=source.tensor(own + "post_feedforward_layernorm_2.weight"),
+        after_sum=source.tensor(own + "post_feedforward_layernorm.weight"),
         eps=eps,
     )
 
 
-def self_conditioning(fetch: Fetch, config: DiffusionGemmaConfig) -> SelfConditioning:
+def self_conditioning(source: WeightSource, config: DiffusionGemmaConfig) -> SelfConditioning:
     """The decoder's own input layer."""
     own = "decoder.self_conditioning."
-    return SelfConditioning(fetch(own + "pre_norm.weight"), _mlp(fetch, own), config.rms_norm_eps)
+    return SelfConditioning(
+        source.tensor(own + "pre_norm.weight"), _mlp(source, own), config.rms_norm_eps
+    )
 
 
-def _mlp(fetch: Fetch, own: str) -> GeluMlp:
-    gate, up, down = (fetch(f"{own}{part}_proj.weight") for part in ("gate", "up", "down"))
-    return GeluMlp(torch.cat((gate, up)), down)
+def _mlp(source: WeightSource, own: str) -> GeluMlp:
+    gate_up = concat_rows([source.linear(f"{own}{part}_proj") for part in ("gate", "up")])
+    return GeluMlp(gate_up, source.linear(own + "down_proj"))

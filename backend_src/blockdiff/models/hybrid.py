@@ -20,8 +20,9 @@ from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
-from blockdiff.models.weights import Fetch, attention_weights, delta_weights, moe_weights
+from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
 from blockdiff_kernels.norm import rms_norm
 
 
@@ -41,39 +42,39 @@ class HybridModel(LanguageModel):
 
     config: HybridConfig
 
-    def __init__(self, config: HybridConfig, fetch: Fetch, has_fused_experts: bool) -> None:
+    def __init__(self, config: HybridConfig, source: WeightSource) -> None:
         self.config = config
         self.formulation = config.preview_formulation
-        embedding = fetch("embed_tokens.weight")
-        self.final_norm = fetch("norm.weight")
-        output = embedding if config.tie_word_embeddings else fetch("lm_head.weight")
+        embedding = source.tensor("embed_tokens.weight")
+        self.final_norm = source.tensor("norm.weight")
+        output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
         super().__init__(_info(config), embedding, output)
         seen: dict[str, int] = {}
         self.layers: list[Layer] = []
         for layer, kind in enumerate(config.layer_types):
             index = seen.get(kind, 0)
             seen[kind] = index + 1
-            self.layers.append(self._layer(fetch, layer, index, has_fused_experts))
+            self.layers.append(self._layer(source, layer, index))
 
-    def _layer(self, fetch: Fetch, layer: int, index: int, has_fused_experts: bool) -> Layer:
+    def _layer(self, source: WeightSource, layer: int, index: int) -> Layer:
         config = self.config
         delta = attention = None
         if config.layer_types[layer] == LINEAR:
             mixer = MIXERS[config.preview_formulation]
-            delta = mixer(config, delta_weights(fetch, layer, config), layer, index)
+            delta = mixer(config, delta_weights(source, layer, config), layer, index)
         else:
-            attention = GatedAttention(config, attention_weights(fetch, layer, config), index)
+            attention = GatedAttention(config, attention_weights(source, layer, config), index)
         return Layer(
-            input_norm=fetch(f"layers.{layer}.input_layernorm.weight"),
+            input_norm=source.tensor(f"layers.{layer}.input_layernorm.weight"),
             delta=delta,
             attention=attention,
-            mixer_norm=fetch(f"layers.{layer}.post_attention_layernorm.weight"),
-            moe=self._moe(fetch, layer, has_fused_experts),
+            mixer_norm=source.tensor(f"layers.{layer}.post_attention_layernorm.weight"),
+            moe=self._moe(source, layer),
         )
 
-    def _moe(self, fetch: Fetch, layer: int, has_fused_experts: bool) -> SparseMoe:
+    def _moe(self, source: WeightSource, layer: int) -> SparseMoe:
         config = self.config
-        weights = moe_weights(fetch, layer, config, has_fused_experts)
+        weights = moe_weights(source, layer, config)
         sizes = (config.num_experts, config.num_experts_per_tok)
         if config.coreset is None:
             return SparseMoe(weights, *sizes)

@@ -8,7 +8,8 @@ import torch
 from blockdiff.config import BlockCausalConfig
 from blockdiff.models.block_causal import BlockCausalModel
 from blockdiff.models.layers.attention import AttentionWeights
-from blockdiff.models.weights import Fetch, Shapes
+from blockdiff.models.source import WeightSource
+from blockdiff.models.weights import Shapes
 
 # the router computes in float32 in every model dtype
 LLADA2_FLOAT32_SUFFIXES = ("mlp.gate.weight", "mlp.gate.expert_bias")
@@ -20,15 +21,19 @@ class Llada2MoeModel(BlockCausalModel):
     supports_editing = True
     embedding_name = "word_embeddings.weight"
 
-    def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
+    def attention_weights(self, source: WeightSource, layer: int) -> AttentionWeights:
         """The attention tensors of ``layer``."""
         own, config = f"layers.{layer}.attention.", self.config
-        query_norm = fetch(own + "query_layernorm.weight").expand(config.num_attention_heads, -1)
-        key_norm = fetch(own + "key_layernorm.weight").expand(config.num_key_value_heads, -1)
+        query_norm = source.tensor(own + "query_layernorm.weight").expand(
+            config.num_attention_heads, -1
+        )
+        key_norm = source.tensor(own + "key_layernorm.weight").expand(
+            config.num_key_value_heads, -1
+        )
         return AttentionWeights(
-            in_proj=fetch(own + "query_key_value.weight"),
+            in_proj=source.linear(own + "query_key_value"),
             head_norm=torch.cat((query_norm, key_norm)),
-            out_proj=fetch(own + "dense.weight"),
+            out_proj=source.linear(own + "dense"),
         )
 
     @classmethod

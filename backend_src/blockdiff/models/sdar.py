@@ -8,7 +8,9 @@ import torch
 from blockdiff.config import BlockCausalConfig
 from blockdiff.models.block_causal import BlockCausalModel
 from blockdiff.models.layers.attention import AttentionWeights
-from blockdiff.models.weights import Fetch, Shapes
+from blockdiff.models.layers.linear import concat_rows
+from blockdiff.models.source import WeightSource
+from blockdiff.models.weights import Shapes
 
 
 class SdarModel(BlockCausalModel):
@@ -16,15 +18,15 @@ class SdarModel(BlockCausalModel):
 
     algorithms = ("low_confidence", "sequential", "entropy_bounded")
 
-    def attention_weights(self, fetch: Fetch, layer: int) -> AttentionWeights:
+    def attention_weights(self, source: WeightSource, layer: int) -> AttentionWeights:
         """The attention tensors of ``layer``."""
         own, config = f"layers.{layer}.self_attn.", self.config
-        query_norm = fetch(own + "q_norm.weight").expand(config.num_attention_heads, -1)
-        key_norm = fetch(own + "k_norm.weight").expand(config.num_key_value_heads, -1)
+        query_norm = source.tensor(own + "q_norm.weight").expand(config.num_attention_heads, -1)
+        key_norm = source.tensor(own + "k_norm.weight").expand(config.num_key_value_heads, -1)
         return AttentionWeights(
-            in_proj=torch.cat([fetch(f"{own}{x}_proj.weight") for x in "qkv"]),
+            in_proj=concat_rows([source.linear(f"{own}{x}_proj") for x in "qkv"]),
             head_norm=torch.cat((query_norm, key_norm)),
-            out_proj=fetch(own + "o_proj.weight"),
+            out_proj=source.linear(own + "o_proj"),
         )
 
     @classmethod

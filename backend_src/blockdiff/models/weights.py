@@ -3,22 +3,16 @@
 Names are without the ``model.`` / ``model.language_model.`` prefix. Knows nothing of files.
 """
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
 
 from blockdiff.config import LINEAR, HybridConfig
-from blockdiff.models.layers.attention import AttentionWeights, merge_attention
-from blockdiff.models.layers.gated_delta import (
-    GatedDeltaWeights,
-    PreviewWeights,
-    merge_projections,
-)
-from blockdiff.models.layers.sparse_moe import MoeWeights, shared_as_experts
+from blockdiff.models.layers.attention import AttentionWeights
+from blockdiff.models.layers.gated_delta import GatedDeltaWeights, PreviewWeights
+from blockdiff.models.layers.linear import concat_rows
+from blockdiff.models.layers.sparse_moe import MoeWeights
+from blockdiff.models.source import ExpertNames, WeightSource
 
 Shapes = dict[str, tuple[int, ...]]
-Fetch = Callable[[str], Tensor]
 
 # small vectors that lose accuracy in bfloat16 and cost nothing in float32
 FLOAT32_SUFFIXES = (
@@ -107,74 +101,61 @@ def _moe_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
     return shapes | expert_shapes(experts, inner, hidden, has_fused_experts)
 
 
-def delta_weights(fetch: Fetch, layer: int, config: HybridConfig) -> GatedDeltaWeights:
+def delta_weights(source: WeightSource, layer: int, config: HybridConfig) -> GatedDeltaWeights:
     """Gated DeltaNet tensors of one layer; named as in ``expected_shapes``."""
     own = f"layers.{layer}.linear_attn."
     return GatedDeltaWeights(
-        in_proj=merge_projections(
-            *(fetch(f"{own}in_proj_{x}.weight") for x in ("qkv", "z", "b", "a"))
-        ),
-        conv=fetch(own + "conv1d.weight").squeeze(1),
-        a_log=fetch(own + "A_log"),
-        dt_bias=fetch(own + "dt_bias"),
-        norm=fetch(own + "norm.weight"),
-        out_proj=fetch(own + "out_proj.weight"),
-        preview=_preview_weights(fetch, own) if config.has_preview_tensors else None,
+        in_proj=concat_rows([source.linear(f"{own}in_proj_{x}") for x in ("qkv", "z", "b", "a")]),
+        conv=source.tensor(own + "conv1d.weight").squeeze(1),
+        a_log=source.tensor(own + "A_log"),
+        dt_bias=source.tensor(own + "dt_bias"),
+        norm=source.tensor(own + "norm.weight"),
+        out_proj=source.linear(own + "out_proj"),
+        preview=_preview_weights(source, own) if config.has_preview_tensors else None,
     )
 
 
-def _preview_weights(fetch: Fetch, own: str) -> PreviewWeights:
+def _preview_weights(source: WeightSource, own: str) -> PreviewWeights:
     return PreviewWeights(
-        conv_right=fetch(own + "conv_right_weight"),
-        logit_scale=fetch(own + "bd_softmax_logit_scale"),
-        history_bias=fetch(own + "bd_softmax_history_bias"),
-        history_c=fetch(own + "bd_softmax_history_c"),
+        conv_right=source.tensor(own + "conv_right_weight"),
+        logit_scale=source.tensor(own + "bd_softmax_logit_scale"),
+        history_bias=source.tensor(own + "bd_softmax_history_bias"),
+        history_c=source.tensor(own + "bd_softmax_history_c"),
     )
 
 
-def attention_weights(fetch: Fetch, layer: int, config: HybridConfig) -> AttentionWeights:
-    """Full-attention tensors of one layer."""
-    own = f"layers.{layer}.self_attn."
-    q, k, v = (fetch(f"{own}{x}_proj.weight") for x in "qkv")
-    query_norm = fetch(own + "q_norm.weight").expand(config.num_attention_heads, -1)
-    key_norm = fetch(own + "k_norm.weight").expand(config.num_key_value_heads, -1)
+def attention_weights(source: WeightSource, layer: int, config: HybridConfig) -> AttentionWeights:
+    """Full-attention tensors of one layer; stored q_proj rows are, per head, q and then gate."""
+    own, dim, heads = f"layers.{layer}.self_attn.", config.head_dim, config.num_attention_heads
+    q_rows = [(2 * head * dim, (2 * head + 1) * dim) for head in range(heads)]
+    gate_rows = [(stop, stop + dim) for _, stop in q_rows]
+    q_and_gate = source.linear(own + "q_proj")
+    query_norm = source.tensor(own + "q_norm.weight").expand(heads, -1)
+    key_norm = source.tensor(own + "k_norm.weight").expand(config.num_key_value_heads, -1)
+    parts = (
+        q_and_gate.rows(q_rows),
+        source.linear(own + "k_proj"),
+        source.linear(own + "v_proj"),
+        q_and_gate.rows(gate_rows),
+    )
     return AttentionWeights(
-        in_proj=merge_attention(q, k, v, config.head_dim),
+        in_proj=concat_rows(parts),
         head_norm=torch.cat((query_norm, key_norm)),
-        out_proj=fetch(own + "o_proj.weight"),
+        out_proj=source.linear(own + "o_proj"),
     )
 
 
-def moe_weights(
-    fetch: Fetch, layer: int, config: HybridConfig, has_fused_experts: bool
-) -> MoeWeights:
+def moe_weights(source: WeightSource, layer: int, config: HybridConfig) -> MoeWeights:
     """Router, experts and shared expert of one layer."""
     own = f"layers.{layer}.mlp."
-    gate_up, down = expert_stacks(fetch, own + "experts.", config.num_experts, has_fused_experts)
-    gate_rows, up_rows, down_rows = (
-        fetch(f"{own}shared_expert.{x}_proj.weight") for x in ("gate", "up", "down")
+    rows = [source.tensor(own + name) for name in ("gate.weight", "shared_expert_gate.weight")]
+    names = ExpertNames(
+        routed=own + "experts.",
+        count=config.num_experts,
+        inner=config.moe_intermediate_size,
+        shared=own + "shared_expert.",
     )
-    shared_gate_up, shared_down = shared_as_experts(
-        gate_rows, up_rows, down_rows, config.moe_intermediate_size
-    )
-    return MoeWeights(
-        router=torch.cat((fetch(own + "gate.weight"), fetch(own + "shared_expert_gate.weight"))),
-        gate_up=torch.cat((gate_up, shared_gate_up)),
-        down=torch.cat((down, shared_down)),
-    )
-
-
-def expert_stacks(
-    fetch: Fetch, own: str, num_experts: int, has_fused_experts: bool
-) -> tuple[Tensor, Tensor]:
-    """Routed experts below the name ``own``: gate_up [E, 2I, H] and down [E, I, H]."""
-    if has_fused_experts:
-        return fetch(own + "gate_up_proj"), fetch(own + "down_proj").transpose(1, 2)
-    experts = [f"{own}{e}." for e in range(num_experts)]
-    gate_up = torch.stack(
-        [torch.cat([fetch(f"{e}{x}_proj.weight") for x in ("gate", "up")]) for e in experts]
-    )
-    return gate_up, torch.stack([fetch(e + "down_proj.weight").t() for e in experts])
+    return MoeWeights(torch.cat(rows), source.experts(names))
 
 
 def expert_shapes(num_experts: int, inner: int, hidden: int, has_fused_experts: bool) -> Shapes:

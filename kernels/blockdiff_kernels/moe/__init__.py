@@ -3,6 +3,9 @@
 p = softmax(router x); keep the top k, divide by their sum -> w
 y = sum_e w_e down_e^T (silu(gate_e x) * up_e x)  +  sigmoid(shared_gate x) shared(x)
 
+The shared expert follows the E routed ones as N experts of the same width (slices of its inner
+axis, zero-filled), which every row uses.
+
 route_groups: s = sigmoid(router x); choose by s + bias: keep the groups whose two best sum highest,
 then the top k inside them; w = scale * s / (sum of the chosen s + 1e-20), not divided for k = 1
 
@@ -10,7 +13,6 @@ route_scaled: as the router above; w_e is then multiplied by the expert's own sc
 ``activation`` is silu or gelu_tanh (gelu by its tanh approximation) wherever silu is written.
 """
 
-import torch
 from torch import Tensor
 
 from blockdiff_kernels.moe import reference
@@ -42,6 +44,11 @@ def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
     return reference.gated(gate, up, activation)
 
 
+def prefers_all_experts(rows: int, total: int) -> bool:
+    """Whether ``all_experts`` is faster than ``experts`` for so many rows and experts."""
+    return total <= DENSE_EXPERTS and total * rows <= DENSE_ROWS_TIMES_EXPERTS
+
+
 def experts(
     x: Tensor,
     weights: Tensor,
@@ -53,34 +60,21 @@ def experts(
     """Weighted sum of each row's experts; returns y [R, H] in ``x.dtype``.
 
     x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row;
-    gate_up [E, 2I, H] with the gate rows first; down [E, I, H] (transposed).
+    gate_up [E, 2I, H] with the gate rows first; down [E, I, H] (that is: transposed, so that all
+    experts form one matrix).
     """
     total = down.shape[0]
-    if total <= DENSE_EXPERTS and total * x.shape[0] <= DENSE_ROWS_TIMES_EXPERTS:
+    if prefers_all_experts(x.shape[0], total):
         dense = weights.new_zeros(x.shape[0], total).scatter(1, ids, weights)
         return reference.dense_experts(x, dense, gate_up, down, activation)
     return reference.grouped_experts(x, weights, ids, gate_up, down, activation)
 
 
-def moe(
-    x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, num_experts: int, top_k: int
+def all_experts(
+    x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, activation: str = "silu"
 ) -> Tensor:
-    """Router, chosen experts and gated shared expert; returns y [R, H] in ``x.dtype``.
-
-    x [R, H]; router [E + 1, H], its last row the shared expert's gate;
-    gate_up [E + N, 2I, H] with the gate rows first, down [E + N, I, H] (that is: transposed, so
-    that all experts form one matrix): the routed experts, then the shared expert as N experts of
-    the same width (slices of its inner axis, zero-filled), which every row uses.
-    """
-    routing, gate = (x @ router.t()).split_with_sizes((num_experts, 1), dim=1)
-    total, compute = down.shape[0], torch.promote_types(x.dtype, torch.float32)
-    if total <= DENSE_EXPERTS and total * x.shape[0] <= DENSE_ROWS_TIMES_EXPERTS:
-        opened = gate.to(compute).sigmoid().expand(-1, total - num_experts)
-        weights = torch.cat((reference.dense_weights(routing, top_k), opened), dim=1)
-        return reference.dense_experts(x, weights, gate_up, down)
-    weights, ids = route(routing, top_k)
-    weights, ids = reference.with_shared(weights, ids, gate, num_experts, total)
-    return reference.grouped_experts(x, weights, ids, gate_up, down)
+    """Every row through every expert, weights [R, E] zero where not chosen; as ``experts``."""
+    return reference.dense_experts(x, weights, gate_up, down, activation)
 
 
 def with_shared(
@@ -92,3 +86,11 @@ def with_shared(
     sigmoid. Returns both [R, k + total - num_experts].
     """
     return reference.with_shared(weights, ids, gate, num_experts, total)
+
+
+def weigh_with_shared(routing: Tensor, gate: Tensor, top_k: int, total: int) -> Tensor:
+    """``route`` and ``with_shared`` as weights [R, total] float32 of every expert.
+
+    routing [R, E], gate [R, 1]; zero for experts that are not chosen.
+    """
+    return reference.weigh_with_shared(routing, gate, top_k, total)

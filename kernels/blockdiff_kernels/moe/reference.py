@@ -30,6 +30,15 @@ def route_groups(
     return weights * scale, ids
 
 
+def with_shared(
+    weights: Tensor, ids: Tensor, gate: Tensor, num_experts: int, total: int
+) -> tuple[Tensor, Tensor]:
+    """See the package."""
+    always = torch.arange(num_experts, total, device=ids.device).expand(ids.shape[0], -1)
+    opened = gate.to(weights.dtype).sigmoid().expand(-1, total - num_experts)
+    return torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
+
+
 def route_scaled(logits: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
     weights, ids = route(logits, top_k)
@@ -44,21 +53,19 @@ def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
     return functional.gelu(gate, approximate="tanh") * up
 
 
-def with_shared(
-    weights: Tensor, ids: Tensor, gate: Tensor, num_experts: int, total: int
-) -> tuple[Tensor, Tensor]:
-    """See the package."""
-    always = torch.arange(num_experts, total, device=ids.device).expand(ids.shape[0], -1)
-    opened = gate.to(weights.dtype).sigmoid().expand(-1, total - num_experts)
-    return torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
-
-
 def dense_weights(logits: Tensor, top_k: int) -> Tensor:
     """Routing as [R, E] float32 with zeros for experts that are not chosen."""
     compute = torch.promote_types(logits.dtype, torch.float32)
     logits = logits.to(compute)
     chosen, ids = logits.topk(top_k, dim=-1)
     return torch.full_like(logits, float("-inf")).scatter(1, ids, chosen).softmax(-1)
+
+
+def weigh_with_shared(routing: Tensor, gate: Tensor, top_k: int, total: int) -> Tensor:
+    """See the package."""
+    weights = dense_weights(routing, top_k)
+    opened = gate.to(weights.dtype).sigmoid().expand(-1, total - routing.shape[1])
+    return torch.cat((weights, opened), dim=1)
 
 
 def dense_experts(

@@ -5,13 +5,12 @@ Knows its slice of the key-value store; knows nothing of norms around it or of c
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches, LayerCaches
 from blockdiff.config import BlockCausalConfig, HybridConfig
 from blockdiff.models.layers.layout import RoundLayout
+from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.attention import attention
 from blockdiff_kernels.norm import rms_norm, scaled_rms_norm
 from blockdiff_kernels.rope import apply_rope
@@ -21,9 +20,9 @@ from blockdiff_kernels.rope import apply_rope
 class AttentionWeights:
     """One layer's tensors, fused at load."""
 
-    in_proj: Tensor  # [(2 Hq + 2 Hkv) D, H]: q | k | v | gate, heads in order; plain: no gate
+    in_proj: Linear  # H -> (2 Hq + 2 Hkv) D: q | k | v | gate, heads in order; plain: no gate
     head_norm: Tensor  # [Hq + Hkv, D] the query norm, then the key norm; gated: zero-centred
-    out_proj: Tensor  # [H, Hq D]
+    out_proj: Linear  # Hq D -> H
 
 
 class GatedAttention:
@@ -39,13 +38,13 @@ class GatedAttention:
 
     def __call__(self, x: Tensor, layout: RoundLayout, caches: KeyValueCaches) -> Tensor:
         """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
-        projected = functional.linear(x, self.weights.in_proj).view(x.shape[0], -1, self.dim)
+        projected = self.weights.in_proj(x).view(x.shape[0], -1, self.dim)
         sizes = (self.heads + self.kv_heads, self.kv_heads, self.heads)
         turned, value, gate = projected.split_with_sizes(sizes, dim=1)
         turned = rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
         y = attend(turned, value, layout, caches, self.index) * gate.sigmoid()
-        return functional.linear(y.flatten(1), self.weights.out_proj)
+        return self.weights.out_proj(y.flatten(1))
 
 
 class PlainAttention:
@@ -63,12 +62,12 @@ class PlainAttention:
 
     def __call__(self, x: Tensor, layout: RoundLayout, caches: KeyValueCaches) -> Tensor:
         """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
-        projected = functional.linear(x, self.weights.in_proj).view(x.shape[0], -1, self.dim)
+        projected = self.weights.in_proj(x).view(x.shape[0], -1, self.dim)
         turned, value = projected.split_with_sizes(self.sizes, dim=1)
         turned = scaled_rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
         y = attend(turned, value, layout, caches, self.index)
-        return functional.linear(y.flatten(1), self.weights.out_proj)
+        return self.weights.out_proj(y.flatten(1))
 
 
 def attend(
@@ -102,9 +101,3 @@ def _write(key: Tensor, value: Tensor, layout: RoundLayout, keys: Tensor, values
     place = (layout.written_slots, slice(None), layout.written_positions)
     keys[place] = key.index_select(0, layout.written_rows)
     values[place] = value.index_select(0, layout.written_rows)
-
-
-def merge_attention(q_gate: Tensor, k: Tensor, v: Tensor, head_dim: int) -> Tensor:
-    """Checkpoint projections (q_proj rows per head: q, then gate) -> the fused order."""
-    per_head = q_gate.view(-1, 2, head_dim, q_gate.shape[1])
-    return torch.cat((per_head[:, 0].flatten(0, 1), k, v, per_head[:, 1].flatten(0, 1)))

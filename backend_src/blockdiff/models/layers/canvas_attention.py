@@ -7,13 +7,13 @@ slice of the caches; knows nothing of norms around it or of checkpoints.
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.cache import CanvasCaches
 from blockdiff.config import AttentionShape
 from blockdiff.models.layers.attention import attend
 from blockdiff.models.layers.canvas_rows import RingGroup, RingLayout
 from blockdiff.models.layers.layout import RoundLayout
+from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.attention import attention
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.rope import apply_rope
@@ -25,9 +25,9 @@ NO_SCALING = 1.0
 class CanvasAttentionWeights:
     """One layer's tensors, fused at load."""
 
-    in_proj: Tensor  # [(Hq + Hkv or 2 Hkv) D, H]: q | k | v; without v the keys serve as values
+    in_proj: Linear  # H -> (Hq + Hkv or 2 Hkv) D: q | k | v; without v the keys serve as values
     head_norm: Tensor  # [Hq + Hkv, D] the query norm, then the key norm
-    out_proj: Tensor  # [H, Hq D]
+    out_proj: Linear  # Hq D -> H
 
 
 class CanvasAttention:
@@ -50,7 +50,7 @@ class CanvasAttention:
         """
         turned, value = self._project(x, layout.cos, layout.sin)
         y = self.attend(turned, value, layout, rings, caches)
-        return functional.linear(y.flatten(1), self.weights.out_proj)
+        return self.weights.out_proj(y.flatten(1))
 
     def attend(
         self,
@@ -65,7 +65,7 @@ class CanvasAttention:
 
     def _project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         shape = self.shape
-        projected = functional.linear(x, self.weights.in_proj).view(x.shape[0], -1, shape.head_dim)
+        projected = self.weights.in_proj(x).view(x.shape[0], -1, shape.head_dim)
         turning = self.weights.head_norm.shape[0]
         turned, value = projected[:, :turning], projected[:, -shape.kv_heads :]
         turned = plain_rms_norm(turned, self.weights.head_norm, self.eps)

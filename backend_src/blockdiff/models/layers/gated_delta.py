@@ -5,13 +5,12 @@ Knows the fused projection and its slot's state; knows nothing of norms around i
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.cache import SlotCaches
 from blockdiff.config import HybridConfig
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
+from blockdiff.models.layers.linear import Linear
 from blockdiff.models.layers.trace import Trace
 from blockdiff_kernels.conv import causal_conv
 from blockdiff_kernels.gated_delta import decay_and_beta, gated_delta
@@ -32,12 +31,12 @@ class PreviewWeights:
 class GatedDeltaWeights:
     """One layer's tensors. Vectors and the gated norm stay float32 in every model dtype."""
 
-    in_proj: Tensor  # [C + Hv dv + 2 Hv, H]: qkv | z | b | a
+    in_proj: Linear  # H -> C + Hv dv + 2 Hv: qkv | z | b | a
     conv: Tensor  # [C, k]
     a_log: Tensor  # [Hv]
     dt_bias: Tensor  # [Hv]
     norm: Tensor  # [dv]
-    out_proj: Tensor  # [H, Hv dv]
+    out_proj: Linear  # Hv dv -> H
     preview: PreviewWeights | None = None
 
 
@@ -62,7 +61,7 @@ class GatedDeltaMixer:
         self, x: Tensor, layout: RoundLayout, caches: SlotCaches, trace: Trace | None
     ) -> Tensor:
         """x [R, H] -> [R, H]. Writing groups update ``caches`` in place before previews run."""
-        projected = functional.linear(x, self.weights.in_proj)
+        projected = self.weights.in_proj(x)
         _, z, _, _ = projected.split_with_sizes(self.split, dim=-1)
         mixed = []
         for group in layout.groups:
@@ -74,7 +73,7 @@ class GatedDeltaMixer:
         y = layout.flatten(mixed)
         gate = z.view(-1, self.value_heads, self.value_dim)
         y = gated_rms_norm(y, gate, self.weights.norm, self.eps)
-        return functional.linear(y.flatten(1), self.weights.out_proj)
+        return self.weights.out_proj(y.flatten(1))
 
     def preview(
         self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
@@ -114,8 +113,3 @@ class GatedDeltaMixer:
             k.view(*shape, self.key_heads, self.key_dim),
             v.view(*shape, self.value_heads, self.value_dim),
         )
-
-
-def merge_projections(qkv: Tensor, z: Tensor, b: Tensor, a: Tensor) -> Tensor:
-    """The fused input projection in the order the mixer splits it."""
-    return torch.cat((qkv, z, b, a))

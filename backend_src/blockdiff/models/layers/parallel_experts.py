@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff_kernels.moe import experts, gated, route_scaled
+from blockdiff.models.layers.experts import Experts
+from blockdiff.models.layers.linear import Linear
+from blockdiff_kernels.moe import gated, route_scaled
 from blockdiff_kernels.norm import plain_rms_norm
 
 GELU = "gelu_tanh"
@@ -18,13 +20,13 @@ GELU = "gelu_tanh"
 class GeluMlp:
     """gelu(gate x) * up x, then down."""
 
-    gate_up: Tensor  # [2I, H], gate rows first
-    down: Tensor  # [H, I]
+    gate_up: Linear  # H -> 2I, gate outputs first
+    down: Linear  # I -> H
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, H] -> [R, H]."""
-        gate, up = functional.linear(x, self.gate_up).chunk(2, dim=-1)
-        return functional.linear(gated(gate, up, GELU), self.down)
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(gated(gate, up, GELU))
 
 
 @dataclass
@@ -49,8 +51,7 @@ class ParallelFeedForward:
 
     dense: GeluMlp
     router: ScaledRouter
-    gate_up: Tensor  # [E, 2I, H], gate rows first
-    down: Tensor  # [E, I, H]
+    experts: Experts  # with the activation GELU
     before_dense: Tensor
     after_dense: Tensor
     before_experts: Tensor
@@ -64,7 +65,7 @@ class ParallelFeedForward:
         # the router reads the residual stream itself
         weights, ids = self.router(x)
         rows = plain_rms_norm(x, self.before_experts, self.eps)
-        routed = experts(rows, weights, ids, self.gate_up, self.down, GELU)
+        routed = self.experts(rows, weights, ids)
         total = plain_rms_norm(dense, self.after_dense, self.eps)
         total = total + plain_rms_norm(routed, self.after_experts, self.eps)
         return plain_rms_norm(total, self.after_sum, self.eps)

@@ -1,26 +1,24 @@
 """Sparse experts with a gated shared expert, fused at load into one stack of experts.
 
-Knows the stacked layout; knows nothing of norms around it or of checkpoints.
+Knows the order of the stack; knows nothing of norms around it or of checkpoints.
 """
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
+from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.routers import Router
-from blockdiff_kernels.moe import experts, moe, with_shared
+from blockdiff_kernels.moe import route, weigh_with_shared, with_shared
 
 
 @dataclass
 class MoeWeights:
-    """One layer's tensors. The shared expert follows the routed ones as N experts of width I."""
+    """One layer's weights. The shared expert follows the routed ones as N experts of width I."""
 
     router: Tensor  # [E + 1, H], last row: the shared expert's gate
-    gate_up: Tensor  # [E + N, 2I, H], gate rows first
-    down: Tensor  # [E + N, I, H]
+    experts: Experts  # E + N of them
 
 
 class SparseMoe:
@@ -33,8 +31,16 @@ class SparseMoe:
 
     def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
         """x [R, H] -> [R, H]."""
-        own = self.weights
-        return moe(x, own.router, own.gate_up, own.down, self.num_experts, self.top_k)
+        own = self.weights.experts
+        routing, gate = self._score(x)
+        if own.prefers_all(x.shape[0]):
+            return own.weigh_all(x, weigh_with_shared(routing, gate, self.top_k, own.count))
+        weights, ids = route(routing, self.top_k)
+        return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))
+
+    def _score(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Router logits [R, E] and the shared expert's gate [R, 1]."""
+        return (x @ self.weights.router.t()).split_with_sizes((self.num_experts, 1), dim=1)
 
 
 class CoresetMoe(SparseMoe):
@@ -46,22 +52,7 @@ class CoresetMoe(SparseMoe):
 
     def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
         """x [R, H] -> [R, H]."""
-        own, count = self.weights, self.num_experts
-        routing, gate = (x @ own.router.t()).split_with_sizes((count, 1), dim=1)
+        own = self.weights.experts
+        routing, gate = self._score(x)
         weights, ids = self.choose(routing, layout.blocks)
-        weights, ids = with_shared(weights, ids, gate, count, own.down.shape[0])
-        return experts(x, weights, ids, own.gate_up, own.down)
-
-
-def shared_as_experts(gate: Tensor, up: Tensor, down: Tensor, inner: int) -> tuple[Tensor, Tensor]:
-    """Cut a shared expert (gate, up [Is, H], down [H, Is]) into experts of width ``inner``.
-
-    Returns gate_up [N, 2 inner, H] and down [N, inner, H]; the last slice is filled with zero
-    rows, whose silu(0) * 0 adds nothing.
-    """
-    short = -gate.shape[0] % inner
-    gate, up, down = (
-        functional.pad(x, (0, 0, 0, short)).reshape(-1, inner, x.shape[1])
-        for x in (gate, up, down.t())
-    )
-    return torch.cat((gate, up), dim=1), down
+        return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))

@@ -1,0 +1,58 @@
+"""The experts of one layer as an object: a stack of small gated MLPs, whatever it is stored as.
+
+Knows how to apply chosen experts; knows nothing of routing or of checkpoints.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from blockdiff_kernels.moe import all_experts, experts, prefers_all_experts
+
+
+class Experts(ABC):
+    """``count`` experts of one width: y = down (a(gate x) * up x). Never changed once made.
+
+    The activation a is silu unless a class is told another one of ``blockdiff_kernels.moe``.
+    """
+
+    count: int
+
+    @abstractmethod
+    def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+        """Weighted sum of each row's experts: x [R, H] -> [R, H].
+
+        weights [R, k] float32; ids [R, k] int64, distinct in a row.
+        """
+
+    def prefers_all(self, rows: int) -> bool:
+        """Whether ``weigh_all`` is the faster way for so many rows."""
+        return False
+
+    def weigh_all(self, x: Tensor, weights: Tensor) -> Tensor:
+        """The same with weights [R, count] of every expert, zero where not chosen."""
+        ids = torch.arange(self.count, device=x.device).expand(x.shape[0], -1)
+        return self(x, weights, ids)
+
+
+class DenseExperts(Experts):
+    """All weights as two tensors, in the dtype that activations have."""
+
+    def __init__(self, gate_up: Tensor, down: Tensor, activation: str = "silu") -> None:
+        self.gate_up = gate_up  # [count, 2I, H], gate rows first
+        self.down = down  # [count, I, H]: transposed, so that all experts form one matrix
+        self.count = down.shape[0]
+        self.activation = activation
+
+    def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+        """Weighted sum of each row's experts: x [R, H] -> [R, H]."""
+        return experts(x, weights, ids, self.gate_up, self.down, self.activation)
+
+    def prefers_all(self, rows: int) -> bool:
+        """Whether ``weigh_all`` is the faster way for so many rows."""
+        return prefers_all_experts(rows, self.count)
+
+    def weigh_all(self, x: Tensor, weights: Tensor) -> Tensor:
+        """The same with weights [R, count] of every expert: two matrix products."""
+        return all_experts(x, weights, self.gate_up, self.down, self.activation)

@@ -1,0 +1,113 @@
+"""Linear projections as objects, whatever their weights are stored as.
+
+Knows how to multiply, cut and join weights; knows nothing of layers or of checkpoints.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# start, stop
+Span = tuple[int, int]
+
+
+class Linear(ABC):
+    """y = W x without a bias, W [out_features, in_features]. Never changed once made."""
+
+    out_features: int
+    in_features: int
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [R, in] -> [R, out] in the dtype of ``x``."""
+
+    @abstractmethod
+    def rows(self, spans: Sequence[Span]) -> "Linear":
+        """The outputs of ``spans``, laid end to end."""
+
+    @abstractmethod
+    def columns(self, start: int, stop: int) -> "Linear":
+        """The part of the product that inputs ``start`` to ``stop`` contribute."""
+
+    @abstractmethod
+    def join(self, others: Sequence[Self]) -> Self:
+        """One projection with the outputs of this one, then those of ``others``, of its class."""
+
+
+class DenseLinear(Linear):
+    """The weight as one matrix [out, in], in the dtype that activations have."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self.out_features, self.in_features = weight.shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [R, in] -> [R, out]."""
+        return functional.linear(x, self.weight)
+
+    def rows(self, spans: Sequence[Span]) -> "DenseLinear":
+        """The outputs of ``spans``, laid end to end; a single span shares memory."""
+        parts = [self.weight[start:stop] for start, stop in spans]
+        return DenseLinear(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def columns(self, start: int, stop: int) -> "DenseLinear":
+        """The part of the product that inputs ``start`` to ``stop`` contribute."""
+        return DenseLinear(self.weight[:, start:stop].contiguous())
+
+    def join(self, others: Sequence["DenseLinear"]) -> "DenseLinear":
+        """One projection with the outputs of this one, then those of ``others``."""
+        return DenseLinear(torch.cat([self.weight, *(other.weight for other in others)]))
+
+
+class StackedLinear(Linear):
+    """Projections of different kinds that read the same input, their outputs side by side."""
+
+    def __init__(self, parts: Sequence[Linear]) -> None:
+        self.parts = tuple(parts)
+        self.in_features = self.parts[0].in_features
+        self.out_features = sum(part.out_features for part in self.parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [R, in] -> [R, out]."""
+        return torch.cat([part(x) for part in self.parts], dim=-1)
+
+    def rows(self, spans: Sequence[Span]) -> Linear:
+        """The outputs of ``spans``, laid end to end."""
+        found = []
+        for start, stop in spans:
+            for part in self.parts:
+                own = (max(start, 0), min(stop, part.out_features))
+                if own[0] < own[1]:
+                    found.append(part.rows([own]))
+                start, stop = start - part.out_features, stop - part.out_features
+        return concat_rows(found)
+
+    def columns(self, start: int, stop: int) -> "StackedLinear":
+        """The part of the product that inputs ``start`` to ``stop`` contribute."""
+        return StackedLinear([part.columns(start, stop) for part in self.parts])
+
+    def join(self, others: Sequence["StackedLinear"]) -> "StackedLinear":
+        """One projection with the outputs of this one, then those of ``others``."""
+        return StackedLinear([*self.parts, *(part for other in others for part in other.parts)])
+
+
+def concat_rows(parts: Sequence[Linear]) -> Linear:
+    """One projection with the outputs of all ``parts`` in order; equal kinds become one product."""
+    assert parts, "a projection has outputs"
+    flat = [
+        p for part in parts for p in (part.parts if isinstance(part, StackedLinear) else [part])
+    ]
+    joined: list[Linear] = []
+    for _, same in groupby(flat, key=_kind):
+        first, *rest = same
+        joined.append(first.join(rest) if rest else first)
+    return joined[0] if len(joined) == 1 else StackedLinear(joined)
+
+
+def _kind(part: Linear) -> object:
+    return type(part)

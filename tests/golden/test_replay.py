@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from blockdiff.cli.main import run as run_command
@@ -17,6 +18,7 @@ from blockdiff.cli.run_jobs import Outcome, run_jobs
 from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine import uniform as rounds
+from blockdiff.errors import RequestError
 from blockdiff.models.base import ModelCaches, RoundBatch
 
 from . import cases
@@ -135,7 +137,6 @@ def test_generate_command(case: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         ({"params": {"max_denoising_steps": 7}}, "end before step 6 of canvas 0"),
         ({"params": {"replay": False}}, "replay, inputs: recorded draws need both"),
         ({"inputs": {"sampled": ["nowhere", "nowhere"]}}, "'nowhere' cannot be read"),
-        ({"inputs": {"sampled": ["commit/commit_beyond_window"] * 2}}, "outside of 0 to"),
         ({"inputs": {"sampled": []}}, "one name per canvas"),
         ({"inputs": {"start_canvas": ["prefill_logits/len1"] * 2}}, "has shape"),
     ],
@@ -152,3 +153,14 @@ def test_replays_that_cannot_work(
     assert run_command(words) != 0
     error = capsys.readouterr().err
     assert text in error, error
+
+
+def test_recorded_ids_are_checked(tmp_path: Path) -> None:
+    model = cases.model("diffusion_gemma/canvas8")
+    names = {"start_canvas": ["a"], "sampled": ["b"], "random": ["b"]}
+    fields = check_fields({"input_ids": [1], "replay": True, "inputs": names})
+    job = Job(build_request(fields, 0, model.info, None), replay=fields.inputs)
+    ids = torch.zeros(8, dtype=torch.int64)
+    save_file({"a": ids, "b": ids[None] + 128}, tmp_path / "expected.safetensors")
+    with pytest.raises(RequestError, match="'b' holds ids outside of 0 to 127"):
+        read_draws([job], model.info, RecordedTensors(tmp_path))

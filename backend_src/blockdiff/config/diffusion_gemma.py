@@ -176,7 +176,8 @@ def _full(keys: Keys) -> AttentionShape:
 def _overrides(keys: Keys) -> Keys:
     """What full attention layers have of their own.
 
-    Published files name it with ``global_`` keys, files written by transformers per layer.
+    Published files name it with ``global_`` keys; files written by transformers name, layer by
+    layer, what differs from the sliding layers.
     """
     shared = {"num_attention_heads": keys.get("num_attention_heads")}
     by_layer = keys.get("per_layer_config")
@@ -185,13 +186,16 @@ def _overrides(keys: Keys) -> Keys:
         values = {own: keys.get(key) for own, key in named.items()}
         return Keys({**shared, **values}, "full attention layers, ")
     full = [str(layer) for layer, kind in enumerate(_layer_types(keys)) if kind == FULL]
-    entries = list(by_layer.values()) if isinstance(by_layer, Mapping) else []
-    is_uniform = entries and all(isinstance(e, Mapping) and e == entries[0] for e in entries)
-    if not is_uniform or sorted(by_layer) != sorted(full):
-        raise keys.error("per_layer_config", f"the same object for each of the layers {full}")
-    if set(entries[0]) - {"head_dim", "num_key_value_heads"} or "head_dim" not in entries[0]:
-        raise keys.error("per_layer_config", "head_dim and num_key_value_heads for each layer")
-    return Keys({**shared, **entries[0]}, "full attention layers, ")
+    own: Mapping[str, Any] = {}
+    if by_layer != {}:
+        entries = list(by_layer.values()) if isinstance(by_layer, Mapping) else []
+        is_uniform = all(isinstance(e, Mapping) and e == entries[0] for e in entries)
+        if not is_uniform or not isinstance(by_layer, Mapping) or sorted(by_layer) != sorted(full):
+            raise keys.error("per_layer_config", f"the same object for each of the layers {full}")
+        own = entries[0]
+        if not set(own) <= {"head_dim", "num_key_value_heads"}:
+            raise keys.error("per_layer_config", "head_dim and num_key_value_heads by layer")
+    return Keys({**shared, "head_dim": keys.get("head_dim"), **own}, "full attention layers, ")
 
 
 def _kv_heads(keys: Keys, key: str) -> int:

@@ -75,6 +75,9 @@ class FakeModel:
     def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         return self.head(self.hidden(batch, caches))
 
+    def check(self) -> None:
+        pass
+
     def hidden(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         assert isinstance(caches, FakeCaches)
         self.before_round(len(self.rounds))

@@ -71,8 +71,9 @@ def run(
 
 def kept(caches: CanvasCaches) -> list[Tensor]:
     """All that is committed, layer by layer and slot by slot."""
-    layers, slots = range(len(caches.layer_keys)), range(SLOTS)
-    return [x for layer in layers for slot in slots for x in caches.committed(layer, slot)]
+    layers, lengths = range(len(caches.layer_keys)), enumerate(caches.lengths.tolist())
+    every = [(layer, slot, length) for slot, length in lengths for layer in layers]
+    return [x for place in every for x in caches.committed(*place)]
 
 
 def test_one_mixed_round_equals_separate_rounds(model: DiffusionGemmaModel) -> None:
@@ -123,8 +124,8 @@ def test_sliding_layers_keep_their_window_only(model: DiffusionGemmaModel) -> No
     assert window is not None
     places = [keys.shape[2] for keys in caches.layer_keys]
     assert places == [window - 1] * (len(places) - 1) + [CONTEXT]
-    assert caches.committed(0, 2)[0].shape[1] == window - 1
-    assert caches.committed(0, 3)[0].shape[1] == 3
+    assert caches.committed(0, 2, 80)[0].shape[1] == window - 1
+    assert caches.committed(0, 3, 3)[0].shape[1] == 3
 
 
 def test_encoder_and_decoder_scalars_differ(model: DiffusionGemmaModel) -> None:

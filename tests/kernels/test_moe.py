@@ -78,6 +78,24 @@ def test_all_rows_on_the_same_experts_leaves_the_others_empty() -> None:
     torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-4)
 
 
+def test_experts_that_are_elsewhere_add_nothing() -> None:
+    x, _, gate_up, down = inputs(6)
+    total = EXPERTS + SHARED
+    ids = torch.tensor([[0, total], [total, total], [3, 1], [total, 6], [2, total], [total, total]])
+    weights = torch.rand(6, 2, generator=torch.Generator().manual_seed(5))
+    got = experts(x, weights, ids, gate_up, down)
+    here = torch.where(ids < total, weights, 0.0)
+    clamped = ids.clamp(max=total - 1)
+    want = torch.zeros_like(x)
+    for column in range(2):
+        only = experts(
+            x, here[:, column : column + 1], clamped[:, column : column + 1], gate_up, down
+        )
+        want = want + only
+    torch.testing.assert_close(got, want)
+    assert not got[[1, 5]].any()
+
+
 def test_gradients_reach_router_and_chosen_experts() -> None:
     tensors = inputs(12)
     for x in tensors:

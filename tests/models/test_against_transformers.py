@@ -140,7 +140,7 @@ def test_encoder_and_decoder(case: Case) -> None:
         hidden.append(run(Phase.PREFILL, case.first_chunk, parts[1]))
     assert_close(torch.cat(hidden), first.encoder_last_hidden_state[0], "encoder rows")
     for index, layer in enumerate(first.cache.layers):
-        keys, values = caches.committed(index, 1)
+        keys, values = caches.committed(index, 1, case.prompt_length)
         assert_close(keys, layer.keys[0], f"keys of layer {index}")
         assert_close(values, layer.values[0], f"values of layer {index}")
     got = model.head(run(Phase.PREVIEW, case.prompt_length, canvas))

@@ -58,7 +58,7 @@ def test_stored_bfloat16_runs_in_float32_and_in_bfloat16(tmp_path: Path) -> None
     exact = load_model(write(tmp_path / "b", {n: t.float() for n, t in tensors.items()}))
     assert torch.equal(logits(stored), logits(exact))
     small = load_model(tmp_path / "a", dtype="bfloat16")
-    assert small.embedding.dtype == torch.bfloat16
+    assert small.embed.rows.dtype == torch.bfloat16
     assert logits(small).dtype == torch.float32
 
 
@@ -87,7 +87,7 @@ def test_tied_head_and_ignored_parts(tmp_path: Path, caplog: pytest.LogCaptureFi
     folder = write(tmp_path, tensors, config)
     with caplog.at_level("INFO"):
         model = load_model(folder)
-    assert model.output is model.embedding
+    assert model.output is model.embed.rows
     assert "1 tensors ignored (model.visual.patch" in caplog.text
 
 

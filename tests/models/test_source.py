@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from blockdiff.checkpoint.source import DenseSource
-from blockdiff.models.layers.experts import DenseExperts
+from blockdiff.models.layers.experts import DenseExperts, Experts
 from blockdiff.models.source import ExpertNames
+from blockdiff.models.split_source import SplitExperts
 
 COUNT, INNER, SHARED, HIDDEN = 3, 8, 12, 6
 NAMES = ExpertNames(routed="experts.", count=COUNT, inner=INNER, shared="shared.")
@@ -82,20 +84,31 @@ def test_float32_names_stay_so() -> None:
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
-def test_parts_of_experts_add_up(is_fused: bool) -> None:
-    """The shared expert is half as wide again as a routed one, so its last slice is padded."""
+@pytest.mark.parametrize("way", ["chosen", "all"])
+def test_parts_of_experts_add_up(is_fused: bool, way: str) -> None:
+    """The shared expert is half as wide again as a routed one; a third of it is one slice."""
     tensors = stored(is_fused)
     whole = source(tensors).experts(NAMES)
     assert isinstance(whole, DenseExperts) and whole.count == COUNT + 2
     x = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(1))
-    weights = torch.rand(5, 4, generator=torch.Generator().manual_seed(2))
-    ids = torch.tensor([[0, 1, 3, 4], [2, 1, 3, 4], [0, 2, 3, 4], [1, 0, 3, 4], [2, 0, 3, 4]])
-    weights[:, 3] = weights[:, 2]  # both slices are one shared expert
-    want = whole(x, weights, ids)
-    halves = [source(tensors).experts(NAMES, (rank, 2)) for rank in range(2)]
-    assert halves[0].gate_up.shape == (COUNT + 2, INNER, HIDDEN)
-    torch.testing.assert_close(sum(half(x, weights, ids) for half in halves), want)
+    weights = torch.rand(5, 2, generator=torch.Generator().manual_seed(2))
+    ids = torch.tensor([[0, 1], [2, 1], [0, 2], [1, 0], [2, 0]])
+
+    def run(experts: Experts) -> Tensor:
+        """Two routed experts, and the slices of the shared one with weight 0.5."""
+        slices = torch.arange(COUNT, experts.count)
+        all_ids = torch.cat((ids, slices.expand(5, -1)), dim=1)
+        all_weights = functional.pad(weights, (0, len(slices)), value=0.5)
+        if way == "chosen":
+            return experts(x, all_weights, all_ids)
+        return experts.weigh_all(x, torch.zeros(5, experts.count).scatter(1, all_ids, all_weights))
+
+    want = run(whole)
+    parts = [source(tensors).experts(NAMES, (rank, COUNT)) for rank in range(COUNT)]
+    assert parts[0].gate_up.shape == (1 + 1, 2 * INNER, HIDDEN)
+    split = [SplitExperts(own, COUNT, (rank, rank + 1)) for rank, own in enumerate(parts)]
+    torch.testing.assert_close(sum(run(part) for part in split), want)
     for name, memory in tensors.items():
-        if name.startswith("experts."):
-            # once for the whole and once for the two halves together
+        if name != "layer.weight":
+            # once for the whole and once for the parts together
             assert sum(memory.read_elements) == 2 * memory.tensor.numel(), name

@@ -82,6 +82,9 @@ class FakeEngine:
         self.counters.rounds += 1
         return results
 
+    def check(self) -> None:
+        pass
+
     def fail_all(self, error: str) -> list[BlockResult]:
         results, self._outbox = self._outbox, []
         answers, self._answers = list(self._answers.values()), {}

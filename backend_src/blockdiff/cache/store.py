@@ -28,12 +28,13 @@ class LayerCaches:
         """Forget ``slots`` [N] int64."""
         raise NotImplementedError
 
-    def committed(self, index: int, slot: int) -> tuple[Tensor, Tensor]:
+    def committed(self, index: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
         """Copies [Hkv, kept, D] of attention layer ``index``'s keys and values in ``slot``.
 
-        They are those of the last positions committed, oldest first: all that the layer keeps.
+        They are those of the last of the ``length`` positions committed, oldest first: all that
+        the layer keeps.
         """
-        length, places = int(self.lengths[slot]), self.layer_keys[index].shape[2]
+        places = self.layer_keys[index].shape[2]
         kept = torch.arange(max(length - places, 0), length, device=self.lengths.device) % places
         keys, values = self.layer_keys[index][slot], self.layer_values[index][slot]
         return keys.index_select(1, kept), values.index_select(1, kept)

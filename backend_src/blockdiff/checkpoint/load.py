@@ -12,7 +12,11 @@ from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
 from blockdiff.checkpoint.source import DenseSource, Progress
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
+from blockdiff.models.group import ALONE, Group
 from blockdiff.models.registry import FAMILIES
+from blockdiff.models.share import Share
+from blockdiff.models.source import WeightSource
+from blockdiff.models.split_source import SplitSource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes
 
@@ -27,17 +31,20 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     progress: Progress | None = None,
+    group: Group = ALONE,
 ) -> LanguageModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
     ``progress`` is called with (tensors read, tensors in all). Everything wrong with the files is
-    reported in one ConfigError.
+    reported in one ConfigError. Only the share of ``group.rank`` is read; nothing is exchanged.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {sorted(DTYPES)}")
     folder = Path(path)
     target = _device(device)
     config = load_config(folder)
+    share = Share(config, group)
+    local = share.local()
     family = FAMILIES[config.model_type]
     files = open_checkpoint(folder)
     has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
@@ -48,9 +55,11 @@ def load_model(
     for note in (*files.notes, *_note_unused(unused)):
         log.info("checkpoint %s: %s", folder, note)
     needed = {name: files.tensors[name] for name in shapes}
-    return family.build(
-        config, DenseSource(needed, target, DTYPES[dtype], family.float32, progress)
-    )
+    stored = DenseSource(needed, target, DTYPES[dtype], family.float32, progress)
+    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
+    model = family.build(local, source, share)
+    model.bytes_read = stored.bytes_read
+    return model
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -36,6 +36,7 @@ class DenseSource:
         self.dtype = dtype
         self.float32 = float32
         self._progress = progress
+        self.bytes_read = 0
         self._begun: set[str] = set()
 
     def tensor(self, name: str, rows: Sequence[Span] | None = None) -> Tensor:
@@ -53,15 +54,14 @@ class DenseSource:
     def experts(self, names: ExpertNames, part: Part = WHOLE) -> DenseExperts:
         """See ``WeightSource``."""
         rank, ways = part
-        width = names.inner // ways
+        count, width = names.count // ways, names.inner
         shared = self._shared_width(names) // ways
-        total, hidden = names.count + -(-shared // width), self._hidden(names)
+        total, hidden = count + -(-shared // width), self._hidden(names)
         gate_up = self._zeros(total, 2 * width, hidden)
         down = self._zeros(total, width, hidden)
-        span = (rank * width, (rank + 1) * width)
-        for expert in range(names.count):
-            self._copy_routed(names, expert, span, gate_up[expert], down[expert])
-        for index, offset in enumerate(range(0, shared, width), start=names.count):
+        for index in range(count):
+            self._copy_routed(names, rank * count + index, gate_up[index], down[index])
+        for index, offset in enumerate(range(0, shared, width), start=count):
             start, stop = rank * shared + offset, rank * shared + min(offset + width, shared)
             self._copy_parts(f"{names.shared}", (start, stop), gate_up[index], down[index])
         return DenseExperts(gate_up, down, names.activation)
@@ -84,20 +84,18 @@ class DenseSource:
             self._begun.add(name)
             if self._progress is not None:
                 self._progress(len(self._begun), len(self.tensors))
-        return self.tensors[name].read(place)
+        tensor = self.tensors[name].read(place)
+        self.bytes_read += tensor.nbytes
+        return tensor
 
-    def _copy_routed(
-        self, names: ExpertNames, expert: int, span: Span, gate_up: Tensor, down: Tensor
-    ) -> None:
-        """One routed expert's inner channels ``span`` into gate_up [2I, H] and down [I, H]."""
+    def _copy_routed(self, names: ExpertNames, expert: int, gate_up: Tensor, down: Tensor) -> None:
+        """One routed expert into gate_up [2I, H] and down [I, H]."""
         if names.routed + "gate_up_proj" not in self.tensors:
-            self._copy_parts(f"{names.routed}{expert}.", span, gate_up, down)
+            self._copy_parts(f"{names.routed}{expert}.", (0, names.inner), gate_up, down)
             return
-        width, own, inner = down.shape[0], slice(expert, expert + 1), names.inner
-        name = names.routed + "gate_up_proj"
-        gate_up[:width] = self._read(name, (own, slice(*span)))[0]
-        gate_up[width:] = self._read(name, (own, slice(inner + span[0], inner + span[1])))[0]
-        down.copy_(self._read(names.routed + "down_proj", (own, slice(None), slice(*span)))[0].t())
+        own = (slice(expert, expert + 1),)
+        gate_up.copy_(self._read(names.routed + "gate_up_proj", own)[0])
+        down.copy_(self._read(names.routed + "down_proj", own)[0].t())
 
     def _copy_parts(self, own: str, span: Span, gate_up: Tensor, down: Tensor) -> None:
         """Separate gate, up and down projections; a short span leaves zeros behind it."""

@@ -1,18 +1,15 @@
 """Runs ``LogitRequest``s on a model and names the resulting tensors by role.
 
-Knows the phases and the caches' layout; knows nothing of files or of the command line.
+Knows the phases; knows nothing of files or of the command line.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from blockdiff.cache import LayerCaches, SlotCaches
 from blockdiff.cli.logit_requests import LogitRequest
 from blockdiff.cli.recorded import RecordedTensors
-from blockdiff.config import LINEAR
 from blockdiff.core import Phase
 from blockdiff.models.base import ConditionedModel, RoundBatch, Segment
 from blockdiff.models.layers.trace import Trace
@@ -28,7 +25,7 @@ class LogitRunner:
         self.model = model
         self.recorded = recorded
         self.block_length = model.info.block_length
-        self.caches: LayerCaches = model.new_caches(1, max_tokens)
+        self.caches = model.new_caches(1, max_tokens)
 
     def run(self, request: LogitRequest) -> dict[str, Tensor]:
         """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""
@@ -39,14 +36,14 @@ class LogitRunner:
         if done:
             self._round(Phase.PREFILL, 0, request.prefix_ids)
         if request.phase == "preview":
-            found = self._states(done)
+            found = self.model.slot_states(self.caches, 0, done)
             self._set_signal(request)
             found["logits"] = self._round(Phase.PREVIEW, done, request.block_ids, trace)
         else:
             hidden = self._hidden(Phase.COMMIT, done, request.block_ids, trace)
             logits = self.model.head(hidden)
             done += len(request.block_ids)
-            found = self._states(done)
+            found = self.model.slot_states(self.caches, 0, done)
             found["logits"] = logits
             if request.reports_hidden:
                 found["last_hidden_state"] = hidden.float()
@@ -91,22 +88,6 @@ class LogitRunner:
         places = torch.arange(count, device=self.model.device)
         signals = self.model.expect(logits.to(self.model.device, torch.float32))
         self.model.store_signals(self.caches, signals, torch.zeros_like(places), places)
-
-    def _states(self, length: int) -> dict[str, Tensor]:
-        """Copies of the slot's states after ``length`` committed tokens, by role and layer."""
-        found = {}
-        kinds = self.model.config.layer_types
-        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == LINEAR):
-            assert isinstance(self.caches, SlotCaches), "only hybrid models have such layers"
-            found[f"recurrent_state/{layer}"] = self.caches.states[index, 0].clone()
-            # [C, k]: the reference keeps one column more than the convolution needs
-            tail = self.caches.tails[index, 0].float().t()
-            found[f"conv_state/{layer}"] = functional.pad(tail, (1, 0))
-        for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind != LINEAR):
-            keys, values = self.caches.committed(index, 0)
-            found[f"attention_key/{layer}"] = keys.float()
-            found[f"attention_value/{layer}"] = values.float()
-        return found
 
 
 def _traced(trace: Trace | None) -> dict[str, Tensor]:

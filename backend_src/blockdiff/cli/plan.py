@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from blockdiff.cli.plan_bar import memory_bar
 from blockdiff.planning import Plan, Setup, make_plan, read_model
 from blockdiff.planning.needs import weight_parts
 from blockdiff.planning.units import GIB, parse_size
@@ -68,8 +69,8 @@ def plan(
         dtype=dtype.value,
         tensor_parallel=tensor_parallel,
         slots=max_batch_size,
-        context=max_context or found.config.max_position_embeddings,
-        block_length=block_length or found.config.block_size,
+        context=max_context or found.shape.max_context,
+        block_length=block_length or found.shape.block_length,
         headroom=headroom,
         device=device.value,
     )
@@ -87,7 +88,7 @@ def show(made: Plan) -> None:
     setup, model = made.setup, made.model
     devices = f"{setup.tensor_parallel} x " if setup.tensor_parallel > 1 else ""
     console.print(
-        f"{model.config.model_type}: {_count(model.parameters)} parameters, "
+        f"{model.shape.family}: {_count(model.parameters)} parameters, "
         f"{_count(model.active_parameters)} active per token; weights in {setup.dtype} "
         f"{_bytes(sum(weight_parts(model, setup.dtype).values()))}"
     )
@@ -96,6 +97,8 @@ def show(made: Plan) -> None:
         f"context {setup.context:,}, blocks of {setup.block_length}"
     )
     console.print(demand_table(made))
+    for line in memory_bar(made):
+        console.print(line)
     for sentence in verdict(made):
         console.print(sentence)
     for note in notes(made):
@@ -117,22 +120,35 @@ def demand_table(made: Plan) -> Table:
         scales = (GIB, 1e9) if binary == "GiB" else (GIB >> 10, 1e6)
         table.add_row(name, *(f"{size / scale:.2f}" for scale in scales), how)
 
-    token, state = made.kv_bytes_per_token, made.state_bytes_per_request
-    rows = (
-        ("weights", demand.weights, "all experts resident"),
-        ("keys and values", demand.kv_cache, f"{token / 1024:.1f} KiB per token"),
-        ("recurrent states", demand.recurrent_state, f"{state / 2**20:.1f} MiB per request"),
-        ("activations", demand.activations, "largest stage of a layer"),
-        ("sampling", demand.sampling, "a tile of logits"),
-        ("runtime", demand.overhead, f"{setup.device} context and libraries"),
-    )
-    for name, size, how in rows:
+    for name, size, how in kinds(made):
         add(name, size, how)
     table.add_section()
-    add("needed", demand.total, "")
+    add("needed", demand.total, "the larger of activations and sampling counts")
     free = 100 * setup.headroom
     add("usable", setup.usable, f"{100 - free:.0f} % of the device, {free:.0f} % headroom")
     return table
+
+
+def kinds(made: Plan) -> list[tuple[str, int, str]]:
+    """Kinds of memory that the model has: name, bytes, how they come about."""
+    demand, shape = made.demand, made.model.shape
+    token, state = made.kv_bytes_per_token, made.state_bytes_per_request
+    per_token = f"{token / 1024:.1f} KiB per token"
+    if any(kind.kept is not None for kind in shape.attention):
+        per_token += ", and sliding windows"
+    found = [
+        ("weights", demand.weights, "all experts resident" if shape.experts else "all layers"),
+        ("keys and values", demand.kv_cache, per_token),
+    ]
+    if state:
+        name = "recurrent states" if shape.delta else "canvas signals"
+        found.append((name, demand.recurrent_state, f"{state / 2**20:.1f} MiB per request"))
+    return [
+        *found,
+        ("activations", demand.activations, "largest stage of a layer"),
+        ("sampling", demand.sampling, "a tile of logits, after the activations"),
+        ("runtime", demand.overhead, f"{made.setup.device} context and libraries"),
+    ]
 
 
 def verdict(made: Plan) -> list[str]:

@@ -161,6 +161,9 @@ class Engine:
             with torch.inference_mode():
                 self._reset_caches()
                 decisions = self._forward(plan)
+            self.model.check()
+        except EngineDeadError:
+            raise
         except Exception as error:
             logger.exception("a round failed")
             return self._fail_round(plan, error)
@@ -188,6 +191,10 @@ class Engine:
             slots = torch.tensor(self._to_reset, dtype=torch.int64, device=self.model.device)
             self._caches.reset(slots)
             self._to_reset = []
+
+    def check(self) -> None:
+        """Raise EngineDeadError when the model has died while there was nothing to do."""
+        self.model.check()
 
     def fail_all(self, error: str) -> list[BlockResult]:
         """End every request with an error text; results not yet handed out come first."""

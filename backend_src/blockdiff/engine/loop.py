@@ -143,6 +143,8 @@ class EngineLoop:
         if self._engine.has_work:
             for result in self._engine.step():
                 self._deliver(result)
+        else:
+            self._engine.check()
         if self._stop_at is None:
             return True
         is_idle = not self._engine.has_work and not self._commands

@@ -138,6 +138,13 @@ class BlockDiffusionModel(Protocol):
         """``head(hidden(batch, caches))``: logits [L, V] float32."""
         ...
 
+    def check(self) -> None:
+        """Raise EngineDeadError when the model can no longer compute; costs next to nothing.
+
+        Results count only when it returns after they have reached the host.
+        """
+        ...
+
 
 @runtime_checkable
 class ConditionedModel(BlockDiffusionModel, Protocol):

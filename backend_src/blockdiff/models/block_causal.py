@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.cache import KeyValueCaches
 from blockdiff.config import BlockCausalConfig
@@ -20,6 +19,7 @@ from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.share import Share
 from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
 from blockdiff.models.weights import Shapes, expert_shapes
@@ -46,12 +46,12 @@ class BlockCausalModel(LanguageModel):
     supports_editing = False
     config: BlockCausalConfig
 
-    def __init__(self, config: BlockCausalConfig, source: WeightSource) -> None:
+    def __init__(self, config: BlockCausalConfig, source: WeightSource, share: Share) -> None:
         self.config = config
         embedding = source.tensor(self.embedding_name)
         self.final_norm = source.tensor("norm.weight")
         output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
-        super().__init__(self.make_info(), embedding, output)
+        super().__init__(self.make_info(), embedding, output, share)
         self.layers = [
             Layer(
                 input_norm=source.tensor(f"layers.{number}.input_layernorm.weight"),
@@ -135,10 +135,12 @@ class BlockCausalModel(LanguageModel):
         layout = build_layout(batch, own.rotary_dim, own.rope_theta, True, cover)
         note_lengths(layout, caches)
         eps = own.rms_norm_eps
-        x = functional.embedding(batch.token_ids, self.embedding)
+        x = self.embed(batch.token_ids)
         for number, layer in enumerate(self.layers):
-            x = x + layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
-            x = x + layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
+            mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
+            x = x + self.group.all_reduce(mixed)
+            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
+            x = x + self.group.all_reduce(fed)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         return scaled_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.cache import CanvasCaches, LayerShape
 from blockdiff.config import SLIDING, DiffusionGemmaConfig
@@ -29,6 +28,7 @@ from blockdiff.models.layers.canvas_rows import (
 from blockdiff.models.layers.layout import RoundLayout, build_layout
 from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
 from blockdiff_kernels.head import best_tokens, logits
@@ -54,10 +54,10 @@ class DiffusionGemmaModel(LanguageModel):
     formulation = "canvas"
     config: DiffusionGemmaConfig
 
-    def __init__(self, config: DiffusionGemmaConfig, source: WeightSource) -> None:
+    def __init__(self, config: DiffusionGemmaConfig, source: WeightSource, share: Share) -> None:
         self.config = config
         embedding = source.tensor("decoder.embed_tokens.weight")
-        super().__init__(_info(config), embedding, embedding)
+        super().__init__(_info(config), embedding, embedding, share)
         self.final_norm = source.tensor("decoder.norm.weight")
         self.embedding_scale = torch.tensor(
             config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
@@ -98,7 +98,7 @@ class DiffusionGemmaModel(LanguageModel):
         full, sliding, rings = self._layouts(batch, caches)
         note_lengths(full, caches)
         canvas = find_canvas_rows(batch)
-        x = functional.embedding(batch.token_ids, self.embedding) * self.embedding_scale
+        x = self.embed(batch.token_ids) * self.embedding_scale
         if canvas.rows.numel():
             signal = caches.signals[canvas.slots, canvas.places]
             x[canvas.rows] = self.conditioning(x.index_select(0, canvas.rows), signal)
@@ -141,7 +141,7 @@ class DiffusionGemmaModel(LanguageModel):
     @torch.inference_mode()
     def expect(self, scaled_logits: Tensor) -> Tensor:
         """The signal [L, H] that logits [L, V] of one step give the next step of a canvas."""
-        return expected_embedding(scaled_logits, self.embedding, self.config.hidden_size**0.5)
+        return expected_embedding(scaled_logits, self.output, self.config.hidden_size**0.5)
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.cache import SlotCaches
 from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
@@ -20,6 +19,7 @@ from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
 from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
@@ -42,13 +42,13 @@ class HybridModel(LanguageModel):
 
     config: HybridConfig
 
-    def __init__(self, config: HybridConfig, source: WeightSource) -> None:
+    def __init__(self, config: HybridConfig, source: WeightSource, share: Share) -> None:
         self.config = config
         self.formulation = config.preview_formulation
         embedding = source.tensor("embed_tokens.weight")
         self.final_norm = source.tensor("norm.weight")
         output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
-        super().__init__(_info(config), embedding, output)
+        super().__init__(_info(config), embedding, output, share)
         seen: dict[str, int] = {}
         self.layers: list[Layer] = []
         for layer, kind in enumerate(config.layer_types):
@@ -92,9 +92,11 @@ class HybridModel(LanguageModel):
         cover = None if own.coreset is None else _cover(own.coreset)
         layout = build_layout(batch, own.rotary_dim, own.rope_theta, cover=cover)
         note_lengths(layout, caches)
-        x = functional.embedding(batch.token_ids, self.embedding)
+        x = self.embed(batch.token_ids)
         for number, layer in enumerate(self.layers):
             x = self._run(layer, number, x, layout, caches, trace)
+        if trace is not None:
+            trace.gather("mixer_probabilities", 2, self.group)
         rows = x.index_select(0, batch.logit_rows)
         return rms_norm(rows, self.final_norm, own.rms_norm_eps)
 
@@ -114,8 +116,10 @@ class HybridModel(LanguageModel):
         else:
             assert layer.attention is not None
             mixed = layer.attention(mixer_input, layout, caches)
+        mixed = self.group.all_reduce(mixed)
         x = x + mixed
-        x = x + layer.moe(rms_norm(x, layer.mixer_norm, eps), layout)
+        fed = layer.moe(rms_norm(x, layer.mixer_norm, eps), layout)
+        x = x + self.group.all_reduce(fed)
         if trace is not None:
             trace.record("mixer_input", number, mixer_input)
             trace.record("mixer_output", number, mixed)

@@ -10,6 +10,7 @@ from blockdiff.models.diffusion_gemma_weights import tied_copies
 from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.llada2_moe import LLADA2_FLOAT32_SUFFIXES, Llada2MoeModel
 from blockdiff.models.sdar import SdarModel
+from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import (
@@ -25,7 +26,7 @@ class Family:
     """How to check and assemble a checkpoint; configs and models of one line belong together."""
 
     shapes: Callable[[Any, bool], Shapes]  # config, whether experts are stored fused
-    build: Callable[[Any, WeightSource], LanguageModel]
+    build: Callable[[Any, WeightSource, Share], LanguageModel]  # config: ``share.local()``
     float32: tuple[str, ...] = ()  # ends of names kept in float32 in every model dtype
     # config -> ends of names that may be there but are not used
     unused: Callable[[Any], tuple[str, ...]] = lambda config: ()

@@ -12,7 +12,7 @@ from torch import Tensor
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span
 
-# rank and ways: the rank-th of so many equal parts of every expert's inner axis
+# rank and ways: the rank-th of so many equal parts
 Part = tuple[int, int]
 WHOLE: Part = (0, 1)
 
@@ -50,6 +50,7 @@ class WeightSource(Protocol):
         """A layer's routed experts, then its shared one cut into experts of the same width.
 
         The last slice of the shared expert is filled up with zeros, whose silu(0) * 0 adds
-        nothing. With ``part`` an expert's output is a summand of the whole one's.
+        nothing. With ``part`` there are only that part of the routed experts, by number, and of
+        the shared one's inner channels, whose output is then a summand of the whole one's.
         """
         ...

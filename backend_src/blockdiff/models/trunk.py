@@ -12,22 +12,35 @@ from torch import Tensor
 from blockdiff.cache import LayerCaches
 from blockdiff.config import AnyConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.layers.embedding import make_embedding
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.share import Share
+from blockdiff.models.states import slot_states
 from blockdiff_kernels.head import best_tokens, logits
 
 
 class LanguageModel(ABC):
-    """A loaded checkpoint; families add their layers."""
+    """A loaded checkpoint, or one rank's share of it; families add their layers.
+
+    ``config`` has this rank's numbers of heads. Layers give this rank's summand of their result;
+    the family adds up those of all ranks.
+    """
 
     formulation: str
     """How previews mix the tokens of a block."""
     config: AnyConfig
+    bytes_read = 0
+    """Of the checkpoint's weights, for this rank; set by the loader."""
 
-    def __init__(self, info: ModelInfo, embedding: Tensor, output: Tensor) -> None:
+    def __init__(self, info: ModelInfo, embedding: Tensor, output: Tensor, share: Share) -> None:
+        """``embedding`` and ``output`` [V here, H] are this rank's rows of the vocabulary."""
         self.info = info
-        self.embedding = embedding  # [V, H]
-        self.output = output  # [V, H]
+        self.share = share
+        self.group = share.group
+        self.embed = make_embedding(embedding, share.group)
+        self.output = output
+        self.hidden_size = embedding.shape[1]
         self.device = embedding.device
         self.dtype = embedding.dtype
 
@@ -42,16 +55,26 @@ class LanguageModel(ABC):
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32."""
-        return logits(hidden, self.output)
+        return self.group.all_gather(logits(hidden, self.output), 1)
 
     @torch.inference_mode()
     def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
+        assert self.group.size == 1, "a share of the vocabulary does not know the best of all"
         return best_tokens(hidden, self.output, excluded)
 
     def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         """Logits [L, V] float32 of ``batch.logit_rows``."""
         return self.head(self.hidden(batch, caches))
+
+    def check(self) -> None:
+        """See ``models.base``; one process either works or is not there to be asked."""
+        return
+
+    @torch.inference_mode()
+    def slot_states(self, caches: LayerCaches, slot: int, length: int) -> dict[str, Tensor]:
+        """What ``slot`` holds after ``length`` committed tokens; see ``models.states``."""
+        return slot_states(self.share, caches, slot, length)
 
 
 def note_lengths(layout: RoundLayout, caches: LayerCaches) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from blockdiff.config import HybridConfig
 from blockdiff.errors import ConfigError
-from blockdiff.planning import needs
+from blockdiff.planning import activations, needs
 from blockdiff.planning.model import PlannedModel
+from blockdiff.planning.shape import ModelShape
 
 DTYPES = ("bf16", "int8", "int4", "fp8", "fp32")
 MOST_SLOTS = 4096
@@ -51,7 +51,9 @@ class Demand:
 
     @property
     def total(self) -> int:
-        return sum(asdict(self).values())
+        """What is taken at the worst moment: a round's activations are freed before it samples."""
+        staying = self.weights + self.overhead + self.kv_cache + self.recurrent_state
+        return staying + max(self.activations, self.sampling)
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,14 @@ class Plan:
         return self.demand.total <= self.setup.usable
 
     def as_json(self) -> dict[str, Any]:
-        config = self.model.config
         return {
-            "model_type": config.model_type,
+            "model_type": self.model.shape.family,
             "parameters": self.model.parameters,
             "active_parameters": self.model.active_parameters,
             "parts": needs.weight_parts(self.model, self.setup.dtype),
             "counted_in": "safetensors headers" if self.model.has_headers else "config",
             "setup": asdict(self.setup),
+            # activations and sampling take turns: the larger one is in the total
             "bytes_per_device": {**asdict(self.demand), "total": self.demand.total},
             "usable_bytes_per_device": self.setup.usable,
             "weight_bytes_all_devices": sum(
@@ -96,7 +98,7 @@ class Plan:
 
 def make_plan(model: PlannedModel, setup: Setup) -> Plan:
     """Plan ``model`` on ``setup``; a setup that makes no sense is a ConfigError."""
-    _check(model.config, setup)
+    _check(model.shape, setup)
     demand = _demand(model, setup)
     is_fitting = demand.total <= setup.usable
     return Plan(
@@ -104,48 +106,51 @@ def make_plan(model: PlannedModel, setup: Setup) -> Plan:
         setup=setup,
         demand=demand,
         kv_bytes_per_token=needs.kv_bytes_per_token(
-            model.config, setup.dtype, setup.tensor_parallel
+            model.shape, setup.dtype, setup.tensor_parallel
         ),
-        state_bytes_per_request=needs.state_bytes(model.config, setup.dtype, setup.tensor_parallel),
+        state_bytes_per_request=needs.state_bytes(model.shape, setup.dtype, setup.tensor_parallel),
         fitting_slots=_fitting_slots(model, setup),
         fitting_context=_fitting_context(model, setup),
         changes=() if is_fitting else tuple(_changes(model, setup)),
     )
 
 
-def _check(config: HybridConfig, setup: Setup) -> None:
+def _check(shape: ModelShape, setup: Setup) -> None:
     if setup.dtype not in DTYPES:
         raise ConfigError(f"dtype: {setup.dtype!r} must be one of {', '.join(DTYPES)}")
     if not 1 <= setup.slots <= MOST_SLOTS:
         raise ConfigError(f"max-batch-size: {setup.slots} must be from 1 to {MOST_SLOTS}")
-    most = config.max_position_embeddings
+    most = shape.max_context
     if not 1 <= setup.context <= most:
         raise ConfigError(f"max-context: {setup.context} must be from 1 to {most}, the model's")
     if not 1 <= setup.block_length <= setup.context:
         raise ConfigError(
             f"block-length: {setup.block_length} must be from 1 to max-context {setup.context}"
         )
+    if shape.has_fixed_block and setup.block_length != shape.block_length:
+        raise ConfigError(
+            f"block-length: {setup.block_length} must be {shape.block_length}, the model's canvas"
+        )
     if not 0 <= setup.headroom <= 0.9:
         raise ConfigError(f"headroom: {setup.headroom} must be from 0 to 0.9")
-    if not needs.can_split(config, setup.tensor_parallel):
+    if not needs.can_split(shape, setup.tensor_parallel):
+        counts = needs.split_counts(shape).items()
+        sizes = ", ".join(f"{name} ({count})" for name, count in counts)
         raise ConfigError(
-            f"tensor-parallel: {setup.tensor_parallel} must divide the model's "
-            f"{config.num_attention_heads} attention heads, {config.linear_num_key_heads} linear "
-            f"key heads and expert width {config.moe_intermediate_size}"
+            f"tensor-parallel: {setup.tensor_parallel} must divide each of the model's {sizes}"
         )
 
 
 def _demand(model: PlannedModel, setup: Setup) -> Demand:
-    config, dtype, ways = model.config, setup.dtype, setup.tensor_parallel
-    token = needs.kv_bytes_per_token(config, dtype, ways)
-    load = needs.Load(setup.slots, setup.context, setup.block_length, setup.prefill_rows)
+    shape, dtype, ways = model.shape, setup.dtype, setup.tensor_parallel
+    load = activations.Load(setup.slots, setup.context, setup.block_length, setup.prefill_rows)
     return Demand(
         weights=needs.weight_bytes(model, dtype, ways),
         overhead=needs.overhead_bytes(setup.device, ways),
-        activations=needs.activation_bytes(config, dtype, ways, load),
-        sampling=needs.sampling_bytes(config, dtype, load),
-        kv_cache=setup.slots * setup.context * token,
-        recurrent_state=setup.slots * needs.state_bytes(config, dtype, ways),
+        activations=activations.activation_bytes(shape, dtype, ways, load),
+        sampling=activations.sampling_bytes(shape, dtype, load),
+        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, ways, setup.context),
+        recurrent_state=setup.slots * needs.state_bytes(shape, dtype, ways),
     )
 
 
@@ -158,7 +163,7 @@ def _fitting_slots(model: PlannedModel, setup: Setup) -> int:
 
 
 def _fitting_context(model: PlannedModel, setup: Setup) -> int:
-    most = model.config.max_position_embeddings
+    most = model.shape.max_context
     found = _largest(most, lambda context: _fits(model, replace(setup, context=context)))
     return found if found >= setup.block_length else 0
 
@@ -187,7 +192,7 @@ def _changes(model: PlannedModel, setup: Setup) -> list[str]:
     more = [
         replace(setup, tensor_parallel=ways)
         for ways in (2, 4, 8, 16)
-        if ways > setup.tensor_parallel and needs.can_split(model.config, ways)
+        if ways > setup.tensor_parallel and needs.can_split(model.shape, ways)
     ]
     enough = next((larger for larger in more if _fits(model, larger)), None)
     if enough is not None:

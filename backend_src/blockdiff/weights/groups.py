@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from blockdiff.weights.headers import TensorHeader
 
 _RULES = (
-    ("not used for text", r"^(model\.)?(mtp|visual|vision_tower|audio_tower)\."),
+    ("not used for text", r"^(model\.)?(mtp|visual|vision_tower|audio_tower|embed_vision)\."),
+    ("not used for text", r"^(model\.)?encoder\.(vision_tower|embed_vision)\."),
     ("preview operator", r"(conv_right_weight|bd_softmax_\w+)$"),
-    ("quantisation scales", r"(_scale|_scale_inv|_zero_point|scales|qzeros|g_idx)$"),
+    ("quantisation scales", r"((?<!per_expert)_scale|_scale_inv|_zero_point|scales|qzeros|g_idx)$"),
+    ("self-conditioning", r"\.self_conditioning\."),
     ("experts", r"\.experts\."),
     ("shared expert", r"\.shared_experts?\."),
     ("router", r"(mlp\.gate\.|shared_expert_gate|router)"),
     ("embedding", r"(embed_tokens|word_embeddings)\."),
     ("output head", r"lm_head\."),
-    ("norms", r"norm\d*\.weight$"),
+    ("norms", r"norm(_?\d+)?\.weight$"),
     ("gated delta", r"linear_attn\."),
     ("attention", r"(self_attn|attention)\."),
     ("dense feed-forward", r"\.mlp\."),

@@ -59,14 +59,14 @@ def experts(
 ) -> Tensor:
     """Weighted sum of each row's experts; returns y [R, H] in ``x.dtype``.
 
-    x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row;
-    gate_up [E, 2I, H] with the gate rows first; down [E, I, H] (that is: transposed, so that all
-    experts form one matrix).
+    x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row but for E, which stands
+    for an expert that is elsewhere and adds nothing; gate_up [E, 2I, H] with the gate rows first;
+    down [E, I, H] (that is: transposed, so that all experts form one matrix).
     """
     total = down.shape[0]
     if prefers_all_experts(x.shape[0], total):
-        dense = weights.new_zeros(x.shape[0], total).scatter(1, ids, weights)
-        return reference.dense_experts(x, dense, gate_up, down, activation)
+        dense = weights.new_zeros(x.shape[0], total + 1).scatter(1, ids, weights)
+        return reference.dense_experts(x, dense[:, :total], gate_up, down, activation)
     return reference.grouped_experts(x, weights, ids, gate_up, down, activation)
 
 

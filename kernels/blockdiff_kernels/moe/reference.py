@@ -91,13 +91,13 @@ def grouped_experts(
 ) -> Tensor:
     """Rows sorted by expert, one matrix product pair per expert that has rows.
 
-    x [R, H]; weights [R, k]; ids [R, k] int64; gate_up [E, 2I, H]; down [E, I, H].
+    x [R, H]; weights [R, k]; ids [R, k] int64, E: none; gate_up [E, 2I, H]; down [E, I, H].
     """
     experts, top_k = down.shape[0], ids.shape[1]
-    order = ids.flatten().argsort(stable=True)
-    counts = torch.bincount(ids.flatten(), minlength=experts).tolist()
+    counts = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
+    order = ids.flatten().argsort(stable=True)[: sum(counts)]
     rows = order // top_k
-    parts = []
+    parts = [x[:0]]
     for expert, part in enumerate(x.index_select(0, rows).split_with_sizes(counts)):
         if part.shape[0]:
             gate, up = functional.linear(part, gate_up[expert]).chunk(2, dim=-1)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,27 +12,25 @@ from typing import Any
 import pytest
 import torch
 
-from blockdiff.cache import SlotCaches
+from blockdiff.checkpoint import load_model
 from blockdiff.cli.plan import DEFAULT_SLOTS
 from blockdiff.config import load_config, parse_config
 from blockdiff.engine import EngineConfig, forward
 from blockdiff.errors import ConfigError
-from blockdiff.models.weights import expected_shapes
-from blockdiff.planning import PlannedModel, Setup, needs, read_model
-from blockdiff.planning.model import config_parts
+from blockdiff.models.registry import FAMILIES
+from blockdiff.planning import Setup, activations, make_plan, needs, read_model
+from blockdiff.planning.families import describe
 from blockdiff.planning.units import GIB
 from blockdiff.weights.groups import group_of
 from blockdiff_kernels.gated_delta import gated_delta
 from tests.models.checkpoints import TINY, random_tensors, write
+from tests.unit.planning.families import CONFIGS, LARGE, LLADA2, SDAR, TIED, write_random
 
 DEMO = Path(__file__).resolve().parents[3] / "demo" / "checkpoint"
-CONFIGS: list[dict[str, Any]] = [
-    TINY,
-    {**TINY, "tie_word_embeddings": True},
-    {**TINY, "model_type": "qwen3_5_moe"},
-    {**TINY, "shared_expert_intermediate_size": 20, "num_hidden_layers": 7},
-    {**TINY, "num_attention_heads": 6, "num_key_value_heads": 3, "linear_num_key_heads": 2},
-]
+MEASURED = Path(__file__).with_name("measured_round.py")
+# so that what is freed is given back, and high-water marks are the tensors'
+RETURNING = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}
+SLOTS, CONTEXT, PREFILL_ROWS = 4, 4096, 128
 
 
 @pytest.mark.parametrize("has_fused_experts", [False, True])
@@ -41,15 +40,31 @@ def test_parts_of_a_config_are_those_of_its_tensors(
 ) -> None:
     parsed = parse_config(config)
     counted: dict[str, int] = {}
-    for name, shape in expected_shapes(parsed, has_fused_experts).items():
+    for name, shape in FAMILIES[parsed.model_type].shapes(parsed, has_fused_experts).items():
         group = group_of(name)
         counted[group] = counted.get(group, 0) + math.prod(shape)
-    assert config_parts(parsed) == counted
+    assert describe(parsed).parts == counted
+
+
+def test_every_family_that_loads_can_be_planned() -> None:
+    assert {config["model_type"] for config in CONFIGS} == set(FAMILIES)
 
 
 def test_headers_and_config_agree_on_the_demo() -> None:
     found = read_model(DEMO)
-    assert found.has_headers and found.parts == config_parts(load_config(DEMO))
+    assert found.has_headers and found.parts == describe(load_config(DEMO)).parts
+
+
+@pytest.mark.parametrize("config", [{**LLADA2, **TIED}, SDAR])
+def test_headers_and_config_agree_on_a_folder(tmp_path: Path, config: dict[str, Any]) -> None:
+    found = read_model(write_random(tmp_path, config))
+    assert found.has_headers and found.parts == found.shape.parts
+
+
+def test_preview_tensors_that_are_not_used_are_not_counted(tmp_path: Path) -> None:
+    write(tmp_path, random_tensors(TINY), {**TINY, "preview_formulation": "A"})
+    found = read_model(tmp_path)
+    assert found.has_headers and "preview operator" not in found.parts
 
 
 def test_weights_of_another_config_are_refused(tmp_path: Path) -> None:
@@ -58,15 +73,22 @@ def test_weights_of_another_config_are_refused(tmp_path: Path) -> None:
         read_model(tmp_path)
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_caches_are_as_large_as_planned(dtype: str, kind: torch.dtype) -> None:
-    config = load_config(DEMO)
-    caches = SlotCaches(config, 3, 100, torch.device("cpu"), kind)
-    tensors = (caches.keys, caches.values, caches.states, caches.tails)
-    planned = 3 * (
-        100 * needs.kv_bytes_per_token(config, dtype, 1) + needs.state_bytes(config, dtype, 1)
-    )
-    assert sum(tensor.nbytes for tensor in tensors) == planned
+@pytest.mark.parametrize(("dtype", "name"), [("fp32", "float32"), ("bf16", "bfloat16")])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_caches_are_as_large_as_planned(
+    tmp_path: Path, config: dict[str, Any], dtype: str, name: str
+) -> None:
+    caches = load_model(write_random(tmp_path, config), dtype=name).new_caches(3, 100)
+    # a view of a stack shares its memory; lengths are the slots' own, a few bytes each
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for value in vars(caches).values()
+        for tensor in (value if isinstance(value, tuple) else (value,))
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+    }
+    shape = read_model(tmp_path).shape
+    planned = needs.kv_bytes(shape, dtype, 1, 100) + needs.state_bytes(shape, dtype, 1)
+    assert sum(storages.values()) == 3 * planned
 
 
 def test_defaults_and_tiles_are_the_engine_s() -> None:
@@ -75,62 +97,31 @@ def test_defaults_and_tiles_are_the_engine_s() -> None:
         engine.max_slots,
         engine.prefill_token_budget,
     )
-    assert needs.GREEDY_TILE == forward.GREEDY_TILE
-    assert needs.SAMPLED_TILE == forward.SAMPLED_TILE
+    assert activations.GREEDY_TILE == forward.GREEDY_TILE
+    assert activations.SAMPLED_TILE == forward.SAMPLED_TILE
     chunk = inspect.signature(inspect.unwrap(gated_delta)).parameters.get("chunk")
-    assert chunk is None or chunk.default == needs.DELTA_CHUNK
+    assert chunk is None or chunk.default == activations.DELTA_CHUNK
 
 
-MEASURE = """
-import ctypes, gc, json, sys
-from blockdiff.checkpoint import load_model
-
-def anonymous():
-    gc.collect()
-    # what freed temporaries left in the allocator is not the model's
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    line = next(l for l in open("/proc/self/status") if l.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024
-
-before = anonymous()
-model = load_model(sys.argv[1], dtype=sys.argv[2])
-loaded = anonymous()
-caches = model.new_caches(4, 4096)
-for tensor in (caches.keys, caches.values, caches.states, caches.tails):
-    tensor.fill_(1)
-print(json.dumps([loaded - before, anonymous() - loaded]))
-"""
+def measure(folder: Path) -> dict[str, dict[str, int]]:
+    sizes = [str(size) for size in (SLOTS, CONTEXT, PREFILL_ROWS)]
+    words = [sys.executable, str(MEASURED), str(folder), *sizes]
+    env = {**os.environ, **RETURNING}
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=env)
+    found: dict[str, dict[str, int]] = json.loads(done.stdout)
+    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("dtype", "name"), [("fp32", "float32"), ("bf16", "bfloat16")])
-def test_resident_memory_is_as_planned_within_a_tenth(
-    tmp_path: Path, dtype: str, name: str
-) -> None:
-    config = {
-        **TINY,
-        "vocab_size": 8192,
-        "hidden_size": 512,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 64,
-        "linear_num_key_heads": 4,
-        "linear_num_value_heads": 16,
-        "linear_key_head_dim": 64,
-        "linear_value_head_dim": 64,
-        "num_experts": 16,
-        "moe_intermediate_size": 256,
-        "shared_expert_intermediate_size": 256,
-        "max_position_embeddings": 4096,
-    }
-    # Stored in the other dtype, so that nothing stays a view of the file.
-    other = torch.bfloat16 if dtype == "fp32" else torch.float32
-    write(tmp_path, {n: tensor.to(other) for n, tensor in random_tensors(config).items()}, config)
-    words = [sys.executable, "-c", MEASURE, str(tmp_path), name]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    weights, caches = json.loads(done.stdout)
-    model: PlannedModel = read_model(tmp_path)
-    assert weights == pytest.approx(needs.weight_bytes(model, dtype, 1), rel=0.1)
-    per_slot = 4096 * needs.kv_bytes_per_token(model.config, dtype, 1)
-    planned = 4 * (per_slot + needs.state_bytes(model.config, dtype, 1))
-    assert caches == pytest.approx(planned, rel=0.1)
+@pytest.mark.parametrize("family", sorted(LARGE))
+def test_measured_memory_is_as_planned_within_a_tenth(tmp_path: Path, family: str) -> None:
+    found = measure(write_random(tmp_path, LARGE[family]))
+    sizes = {"slots": SLOTS, "context": CONTEXT, "prefill_rows": PREFILL_ROWS}
+    for dtype, name in (("fp32", "float32"), ("bf16", "bfloat16")):
+        setup = Setup(GIB, dtype, **sizes, device="cpu")
+        demand, measured = make_plan(read_model(tmp_path), setup).demand, found[name]
+        staying = demand.weights + demand.kv_cache + demand.recurrent_state
+        assert measured["resident"] == pytest.approx(staying, rel=0.1), name
+        planned = demand.total - demand.overhead
+        assert measured["resident"] + measured["peak"] == pytest.approx(planned, rel=0.1), name
+        assert measured["runtime"] < demand.overhead

@@ -23,7 +23,8 @@ class Experts(ABC):
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """Weighted sum of each row's experts: x [R, H] -> [R, H].
 
-        weights [R, k] float32; ids [R, k] int64, distinct in a row.
+        weights [R, k] float32; ids [R, k] int64, distinct in a row but for ``count``, which stands
+        for an expert that is elsewhere and adds nothing.
         """
 
     def prefers_all(self, rows: int) -> bool:

@@ -1,0 +1,138 @@
+"""``python -m blockdiff.parallel.follower``: a rank above 0, which does what rank 0 says.
+
+Started by ``launch`` only. It leaves when rank 0 closes the connection or dies, at any moment.
+Knows commands and its part of the model; knows nothing of requests.
+"""
+
+import json
+import logging
+import os
+import select
+import sys
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockdiff.checkpoint import load_model
+from blockdiff.errors import BlockdiffError, ConfigError
+from blockdiff.models.base import ModelCaches
+from blockdiff.models.layers.trace import Trace
+from blockdiff.models.trunk import LanguageModel
+from blockdiff.parallel.group import DistributedGroup, PeerLostError
+from blockdiff.parallel.launch import LOST_PEER_CODE, ignore_interrupts
+from blockdiff.parallel.messages import Command, Numbers, decode, unpack_batch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What rank 0 tells a follower on its command line."""
+
+    rank: int
+    size: int
+    connection: int  # an inherited file descriptor
+    folder: str
+    device: str
+    dtype: str
+    threads: int
+    meeting_file: str
+    timeout_seconds: float
+
+
+class Performer:
+    """Runs commands on this rank's part of the model."""
+
+    def __init__(self, model: LanguageModel, group: DistributedGroup) -> None:
+        self._model = model
+        self._group = group
+        self._caches: dict[int, Any] = {}
+
+    def perform(self, command: Command, arguments: Numbers) -> None:
+        """Do one command; results stay on this rank or go to the group."""
+        first, *rest = arguments[:3].tolist()
+        if command is Command.NEW_CACHES:
+            alive = set(arguments[3:].tolist())
+            self._caches = {n: own for n, own in self._caches.items() if n in alive}
+            self._caches[first] = self._model.new_caches(*rest)
+        elif command is Command.RESET:
+            self._caches[first].reset(self._tensor(arguments[1:]))
+        elif command is Command.ROUND:
+            self._round(self._caches[first], bool(rest[0]), arguments[2:])
+        elif command is Command.HEAD:
+            self._head(first)
+        else:
+            self._model.slot_states(self._caches[first], *rest)
+
+    def _round(self, caches: ModelCaches, wants_trace: bool, packed: Numbers) -> None:
+        batch = unpack_batch(packed, self._model.device)
+        self._model.hidden(batch, caches, Trace() if wants_trace else None)
+
+    def _head(self, rows: int) -> None:
+        own = self._model
+        hidden = torch.empty((rows, own.hidden_size), dtype=own.dtype, device=own.device)
+        own.head(self._group.broadcast(hidden))
+
+    def _tensor(self, numbers: Numbers) -> Tensor:
+        return torch.from_numpy(numbers.copy()).to(self._model.device)
+
+
+def run(orders: Orders, connection: Connection) -> None:
+    """Load, say so, meet the other ranks, then obey until the connection ends (EOFError)."""
+    torch.set_num_threads(orders.threads)
+    device = torch.device(orders.device)
+    group = DistributedGroup(orders.rank, orders.size, device)
+    model = load_model(orders.folder, device, orders.dtype, group=group)
+    report(connection, "ready", bytes_read=model.bytes_read)
+    group.connect(Path(orders.meeting_file), orders.timeout_seconds)
+    performer = Performer(model, group)
+    with torch.inference_mode():
+        while True:
+            performer.perform(*decode(connection.recv_bytes()))
+
+
+def report(connection: Connection, kind: str, **facts: Any) -> None:
+    """Tell rank 0; it may be gone already."""
+    try:
+        connection.send_bytes(json.dumps({"kind": kind, **facts}).encode())
+    except OSError:
+        logger.warning("rank 0 is gone: %s %s", kind, facts)
+
+
+def leave_with_rank_0(connection: Connection) -> None:
+    """End this process the moment rank 0 is gone, whatever the main thread waits for."""
+    watched = select.poll()
+    # an end that hangs up is always reported; commands are the main thread's
+    watched.register(connection.fileno(), 0)
+    watched.poll()
+    os._exit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0 rank 0 is gone, ``LOST_PEER_CODE`` another rank is, 1 this one failed."""
+    orders = Orders(**json.loads(arguments[0]))
+    ignore_interrupts()
+    connection = Connection(orders.connection)
+    threading.Thread(target=leave_with_rank_0, args=(connection,), daemon=True).start()
+    try:
+        run(orders, connection)
+    except PeerLostError:
+        return LOST_PEER_CODE
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0
+    except BlockdiffError as error:
+        report(connection, "config" if isinstance(error, ConfigError) else "error", text=str(error))
+    except Exception as error:
+        text = " ".join(str(error).split()) or "no message"
+        report(connection, "error", text=f"{type(error).__name__}: {text}")
+    return 1
+
+
+if __name__ == "__main__":
+    # no destructor may wait for a rank that is gone
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""Golden entries on 2 and 4 ranks over gloo: the reference's tokens, logits and states.
+
+Run: pytest tests/parallel/test_golden.py
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blockdiff.cli.logit_requests import parse_request
+from blockdiff.cli.logit_runner import LogitRunner
+from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
+from blockdiff.cli.run_jobs import Outcome, run_jobs
+from blockdiff.core import DecodingParams, Mode, Request
+from blockdiff.engine import Engine, EngineConfig
+from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.parallel.load import ParallelSettings, load_parallel
+from blockdiff.parallel.model import ParallelModel
+from tests.golden import cases
+from tests.golden.test_generate import CASES as GENERATE_CASES
+from tests.golden.test_generate import check, generate_entries
+
+# one case per family, and the one whose key heads have to be copied
+SHARED = [
+    ("clover_moe/layers4_block8", 2),
+    ("clover_moe/layers8_block32_bf16_fused_sharded", 4),
+    ("qwen3_5_moe/layers8_block32_bf16_fused_nested_sharded", 2),
+    ("llada2_moe/block8", 2),
+    ("llada2_moe_editing/block32_bf16_sharded", 2),
+    ("sdar/block4", 2),
+    ("sdar_moe/block8_bf16_sharded", 2),
+]
+
+
+@pytest.fixture(scope="module", params=SHARED, ids=lambda p: f"{p[0]}-{p[1]}")
+def shared(request: pytest.FixtureRequest) -> Iterator[tuple[str, ParallelModel]]:
+    case, size = request.param
+    folder = cases.FIXTURES / case
+    model = load_parallel(folder, "cpu", "float32", ParallelSettings(size))
+    yield case, model
+    pids = [follower.process.pid for follower in model.followers]
+    model.close()
+    assert pids and not any((Path("/proc") / str(pid)).exists() for pid in pids)
+
+
+def test_every_rank_reads_its_part(shared: tuple[str, ParallelModel]) -> None:
+    case, model = shared
+    whole = cases.model(case).bytes_read
+    size = len(model.rank_bytes_read)
+    assert max(model.rank_bytes_read) < whole * (1 / size + 0.1)
+    # norms, routers and copied key heads are read by several ranks
+    assert whole <= sum(model.rank_bytes_read) < 1.3 * whole
+
+
+def test_logits_and_states(shared: tuple[str, ParallelModel]) -> None:
+    """A few of every kind; states and traces are whole again."""
+    case, model = shared
+    of_kind: dict[str, int] = {}
+    for entry in cases.entries(case):
+        of_kind[entry["kind"]] = of_kind.get(entry["kind"], 0) + 1
+        if entry["kind"] == "generate" or of_kind[entry["kind"]] > 2:
+            continue
+        request = parse_request(entry, model.info, model.formulation)
+        got = LogitRunner(model, request.total_tokens).run(request)
+        for role, tensor in cases.expected_roles(case, entry).items():
+            cases.assert_within(entry, role, got[role], tensor)
+
+
+def test_tokens(shared: tuple[str, ParallelModel]) -> None:
+    """Every third golden entry, eight at a time; without any, what one process generates."""
+    case, model = shared
+    if case not in GENERATE_CASES:
+        assert decode(model) == decode(cases.model(case))  # type: ignore[arg-type]
+        return
+    entries = generate_entries(case)[::3]
+    jobs = []
+    for uid, entry in enumerate(entries):
+        fields = check_fields(parse_line(cases.as_line(entry)))
+        jobs.append(Job(build_request(fields, uid, model.info, None), fields.name))
+    outcomes = run_jobs(Engine(model, EngineConfig(max_slots=8, max_context=256)), jobs)
+    for entry, outcome in zip(entries, outcomes, strict=True):
+        check(entry, outcome)
+
+
+def decode(model: BlockDiffusionModel) -> list[list[int]]:
+    """Tokens of requests that prefill in chunks, start while others run and decode both ways."""
+    mode = Mode.DIFFUSION if model.info.mask_token_id >= 0 else Mode.AUTOREGRESSIVE
+    decoding = DecodingParams(mode, threshold=0.6 if mode is Mode.DIFFUSION else None)
+    jobs = [
+        Job(Request(uid, tuple(range(2, 5 + 9 * uid)), 24, decoding=decoding), None)
+        for uid in range(5)
+    ]
+    engine = Engine(model, EngineConfig(max_slots=3, max_context=128, prefill_token_budget=16))
+    outcomes: list[Outcome] = run_jobs(engine, jobs)
+    return [outcome.output_ids for outcome in outcomes]

@@ -109,3 +109,11 @@ def test_route_is_the_renormalised_softmax() -> None:
     weights, ids = route(logits, 4)
     p = logits.double().softmax(-1).gather(1, ids)
     torch.testing.assert_close(weights.double(), p / p.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5)
+
+
+def test_route_without_division_is_the_softmax_of_all() -> None:
+    logits = torch.randn(7, 16, generator=torch.Generator().manual_seed(3)) * 3
+    weights, ids = route(logits, 4, is_normalised=False)
+    assert torch.equal(ids, route(logits, 4)[1])
+    p = logits.double().softmax(-1).gather(1, ids)
+    torch.testing.assert_close(weights.double(), p, atol=1e-6, rtol=1e-5)

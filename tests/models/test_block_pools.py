@@ -25,7 +25,7 @@ from blockdiff.models.trunk import LanguageModel
 from ..engine.fakes import ids as output_ids
 from ..engine.fakes import request, run
 from .checkpoints import TINY, random_tensors, write
-from .test_config_block_causal import CONFIGS, write_checkpoint
+from .test_config_attention import CONFIGS, write_checkpoint
 
 HYBRID = {**TINY, "num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 6}
 BLOCK = 8

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from blockdiff.checkpoint import load_model
@@ -89,6 +90,23 @@ def test_tied_head_and_ignored_parts(tmp_path: Path, caplog: pytest.LogCaptureFi
         model = load_model(folder)
     assert model.output is model.embed.rows
     assert "1 tensors ignored (model.visual.patch" in caplog.text
+
+
+def test_parts_beside_the_text_model_are_left_out_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors = random_tensors(TINY)
+    folder = write(tmp_path, tensors, prefix="model.language_model.")
+    named = load_file(folder / "model.safetensors")
+    named |= {"mtp.layers.0.fc.weight": torch.zeros(2), "model.visual.blocks.0.b": torch.ones(3)}
+    save_file(named, str(folder / "model.safetensors"))
+    with caplog.at_level("INFO"):
+        load_model(folder)
+    assert "2 tensors ignored (model.visual.blocks.0.b, ...)" in caplog.text
+    named |= {"model.audio.b": torch.ones(3)}
+    save_file(named, str(folder / "model.safetensors"))
+    with pytest.raises(ConfigError, match="model.audio.b is unexpected"):
+        load_model(folder)
 
 
 def test_progress_counts_every_tensor(tmp_path: Path) -> None:

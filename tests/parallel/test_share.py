@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from blockdiff.config import AnyConfig, BlockCausalConfig, HybridConfig, load_config
+from blockdiff.config import AnyConfig, AttentionConfig, HybridConfig, load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.cuts import below_layer, make_cuts
 from blockdiff.models.registry import FAMILIES
@@ -104,7 +104,7 @@ def test_what_does_not_divide_is_named(
     case: str, size: int, changes: dict[str, Any], named: str
 ) -> None:
     config = config_of(case)
-    assert isinstance(config, HybridConfig | BlockCausalConfig)
+    assert isinstance(config, HybridConfig | AttentionConfig)
     changed: AnyConfig = replace(config, **changes)
     with pytest.raises(ConfigError) as caught:
         check_divisible(changed, size)

@@ -52,7 +52,7 @@ def load_model(
     unused = [name for name in files.tensors if name.endswith(family.unused(config))]
     spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
     refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
-    for note in (*files.notes, *_note_unused(unused)):
+    for note in (*files.notes, *_note_unused(files, unused)):
         log.info("checkpoint %s: %s", folder, note)
     needed = {name: files.tensors[name] for name in shapes}
     stored = DenseSource(needed, target, DTYPES[dtype], family.float32, progress)
@@ -72,8 +72,11 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def _note_unused(names: list[str]) -> list[str]:
-    return [f"{len(names)} tensors not used by this config ({names[0]}, ...)"] if names else []
+def _note_unused(files: CheckpointFiles, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    first = files.tensors[names[0]].stored_name
+    return [f"{len(names)} tensors not used by this config ({first}, ...)"]
 
 
 def _compare(files: CheckpointFiles, shapes: Shapes, spare: set[str]) -> list[str]:

@@ -3,7 +3,7 @@
 One file per group of families. Needs no torch; knows nothing of tensors or of the engine.
 """
 
-from blockdiff.config.block_causal import BlockCausalConfig, RouterConfig
+from blockdiff.config.attention import BLOCK_CAUSAL, AttentionConfig, RouterConfig
 from blockdiff.config.coreset import MAX_POOL, CoresetConfig
 from blockdiff.config.diffusion_gemma import (
     AttentionShape,
@@ -17,6 +17,7 @@ from blockdiff.config.hybrid import HybridConfig
 from blockdiff.config.parts import FULL, LINEAR, SLIDING
 
 __all__ = [
+    "BLOCK_CAUSAL",
     "FULL",
     "LINEAR",
     "MAX_POOL",
@@ -24,7 +25,7 @@ __all__ = [
     "SLIDING",
     "AnyConfig",
     "AttentionShape",
-    "BlockCausalConfig",
+    "AttentionConfig",
     "CoresetConfig",
     "DiffusionGemmaConfig",
     "HybridConfig",

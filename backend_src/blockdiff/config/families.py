@@ -4,19 +4,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from blockdiff.config.block_causal import (
-    BlockCausalConfig,
-    parse_llada2,
-    parse_sdar,
-    parse_sdar_moe,
-)
+from blockdiff.config.attention import AttentionConfig
 from blockdiff.config.diffusion_gemma import DiffusionGemmaConfig, parse_diffusion_gemma
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig, parse_clover, parse_qwen3_5
 from blockdiff.config.keys import Keys
+from blockdiff.config.llada2 import parse_llada2
+from blockdiff.config.qwen3 import parse_qwen3, parse_qwen3_moe
+from blockdiff.config.sdar import parse_sdar, parse_sdar_moe
 from blockdiff.errors import ConfigError
 
-AnyConfig = HybridConfig | BlockCausalConfig | DiffusionGemmaConfig
+AnyConfig = HybridConfig | AttentionConfig | DiffusionGemmaConfig
 # config.json without its text_config, generation_config.json -> a checked config
 Parser = Callable[[Keys, Mapping[str, Any]], AnyConfig]
 
@@ -28,6 +26,8 @@ PARSERS: dict[str, Parser] = {
     "llada2_moe": parse_llada2,
     "sdar": parse_sdar,
     "sdar_moe": parse_sdar_moe,
+    "qwen3": parse_qwen3,
+    "qwen3_moe": parse_qwen3_moe,
     "diffusion_gemma": parse_diffusion_gemma,
     "diffusion_gemma_text": parse_diffusion_gemma,
 }

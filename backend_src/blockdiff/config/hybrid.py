@@ -104,13 +104,14 @@ class HybridConfig:
 
 def parse_clover(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     """The trunk with preview tensors, which formulation C uses, and a mask token."""
-    mask = keys.integer("mask_token_id", low=0, high=keys.integer("vocab_size") - 1)
+    mask = read_mask_token(keys, is_required=True)
     return _build("clover_moe", keys, generation, mask, "C")
 
 
 def parse_qwen3_5(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     """The trunk alone; without a mask token it decodes autoregressively only."""
-    return _build("qwen3_5_moe", keys, generation, read_mask_token(keys), "A")
+    mask = read_mask_token(keys, is_required=False)
+    return _build("qwen3_5_moe", keys, generation, mask, "A")
 
 
 def _build(

@@ -48,9 +48,9 @@ def read_threshold(keys: Keys, default: float = DEFAULT_THRESHOLD) -> float:
     return Keys(decoding, "decoding.").number("threshold", default=default, low=0.0, high=1.0)
 
 
-def read_mask_token(keys: Keys) -> int | None:
-    """The id that stands for a masked position; None: the checkpoint has none."""
-    if keys.get("mask_token_id") is None:
+def read_mask_token(keys: Keys, is_required: bool) -> int | None:
+    """The id that stands for a masked position; None: the checkpoint has none and may do so."""
+    if keys.get("mask_token_id") is None and not is_required:
         return None
     return keys.integer("mask_token_id", low=0, high=keys.integer("vocab_size") - 1)
 

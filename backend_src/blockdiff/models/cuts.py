@@ -8,7 +8,7 @@ columns, so that its results on all ranks sum up to the whole. What every rank c
 import re
 from typing import NamedTuple
 
-from blockdiff.config import BlockCausalConfig, HybridConfig
+from blockdiff.config import AttentionConfig, HybridConfig
 from blockdiff.models.share import Share, Span
 
 
@@ -40,11 +40,11 @@ def make_cuts(share: Share) -> Cuts:
     cuts |= dict.fromkeys((*_NORMS, *_ROUTERS), ALL)
     if isinstance(config, HybridConfig):
         return cuts | _attention(share, config, query_parts=2) | _delta(share, config)
-    assert isinstance(config, BlockCausalConfig)
+    assert isinstance(config, AttentionConfig)
     return cuts | _attention(share, config, query_parts=1) | _packed(share, config) | _mlp(share)
 
 
-def _attention(share: Share, config: HybridConfig | BlockCausalConfig, query_parts: int) -> Cuts:
+def _attention(share: Share, config: HybridConfig | AttentionConfig, query_parts: int) -> Cuts:
     """Separate projections; ``query_parts`` 2: every head's query rows are followed by a gate's."""
     dim = config.head_dim
     keys = Cut(rows=(share.heads(config.num_key_value_heads, dim),))
@@ -60,7 +60,7 @@ def _attention(share: Share, config: HybridConfig | BlockCausalConfig, query_par
     }
 
 
-def _packed(share: Share, config: BlockCausalConfig) -> Cuts:
+def _packed(share: Share, config: AttentionConfig) -> Cuts:
     """LLaDA2's attention: q, k and v heads in one projection."""
     dim, kv_heads = config.head_dim, config.num_key_value_heads
     queries, keys = share.equal(config.num_attention_heads, dim), share.heads(kv_heads, dim)
@@ -78,7 +78,7 @@ def _packed(share: Share, config: BlockCausalConfig) -> Cuts:
 
 def _mlp(share: Share) -> Cuts:
     """Dense layers."""
-    assert isinstance(share.whole, BlockCausalConfig)
+    assert isinstance(share.whole, AttentionConfig)
     inner = share.equal(share.whole.intermediate_size)
     return {
         "mlp.gate_proj.weight": Cut(rows=(inner,)),

@@ -1,12 +1,12 @@
 """LLaDA2: packed projections, a sigmoid router in groups or by blocks, dense first layers.
 
-Knows the family's tensor names; the maths is the block-causal trunk's.
+Knows the family's tensor names; the maths is the attention trunk's.
 """
 
 import torch
 
-from blockdiff.config import BlockCausalConfig
-from blockdiff.models.block_causal import BlockCausalModel
+from blockdiff.config import AttentionConfig
+from blockdiff.models.attention_trunk import AttentionModel
 from blockdiff.models.layers.attention import AttentionWeights
 from blockdiff.models.source import WeightSource
 from blockdiff.models.weights import Shapes
@@ -15,7 +15,7 @@ from blockdiff.models.weights import Shapes
 LLADA2_FLOAT32_SUFFIXES = ("mlp.gate.weight", "mlp.gate.expert_bias")
 
 
-class Llada2MoeModel(BlockCausalModel):
+class Llada2MoeModel(AttentionModel):
     """One packed q | k | v projection; the shared expert is added without a gate."""
 
     supports_editing = True
@@ -37,7 +37,7 @@ class Llada2MoeModel(BlockCausalModel):
         )
 
     @classmethod
-    def attention_shapes(cls, config: BlockCausalConfig) -> Shapes:
+    def attention_shapes(cls, config: AttentionConfig) -> Shapes:
         """The attention tensors of one layer, by name below the layer."""
         hidden, dim = config.hidden_size, config.head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads

@@ -9,6 +9,7 @@ from blockdiff.models.diffusion_gemma_weights import expected_shapes as diffusio
 from blockdiff.models.diffusion_gemma_weights import tied_copies
 from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.llada2_moe import LLADA2_FLOAT32_SUFFIXES, Llada2MoeModel
+from blockdiff.models.qwen3 import Qwen3Model
 from blockdiff.models.sdar import SdarModel
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
@@ -38,5 +39,7 @@ FAMILIES: dict[str, Family] = {
     "llada2_moe": Family(Llada2MoeModel.shapes, Llada2MoeModel, LLADA2_FLOAT32_SUFFIXES),
     "sdar": Family(SdarModel.shapes, SdarModel),
     "sdar_moe": Family(SdarModel.shapes, SdarModel),
+    "qwen3": Family(Qwen3Model.shapes, Qwen3Model),
+    "qwen3_moe": Family(Qwen3Model.shapes, Qwen3Model),
     "diffusion_gemma": Family(diffusion_gemma_shapes, DiffusionGemmaModel, unused=tied_copies),
 }

@@ -6,11 +6,11 @@ Knows configurations; knows nothing of tensors, names or processes.
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from blockdiff.config import AnyConfig, BlockCausalConfig, HybridConfig
+from blockdiff.config import AnyConfig, AttentionConfig, HybridConfig
 from blockdiff.errors import ConfigError
 from blockdiff.models.group import ALONE, Group
 
-Config = TypeVar("Config", HybridConfig, BlockCausalConfig)
+Config = TypeVar("Config", HybridConfig, AttentionConfig)
 # start, stop
 Span = tuple[int, int]
 
@@ -52,7 +52,7 @@ class Share:
                 linear_num_key_heads=self._count(self.whole.linear_num_key_heads),
                 linear_num_value_heads=self._count(self.whole.linear_num_value_heads),
             )
-        assert isinstance(self.whole, BlockCausalConfig)
+        assert isinstance(self.whole, AttentionConfig)
         return self._attention(self.whole)
 
     def _attention(self, config: Config) -> Config:
@@ -70,8 +70,8 @@ def check_divisible(config: AnyConfig, size: int) -> None:
     """Raise ConfigError, naming key and value, unless ``size`` ranks can share the model."""
     if isinstance(config, HybridConfig):
         parts, heads = _hybrid(config)
-    elif isinstance(config, BlockCausalConfig):
-        parts, heads = _block_causal(config)
+    elif isinstance(config, AttentionConfig):
+        parts, heads = _attention_only(config)
     else:
         raise ConfigError(
             f"tensor_parallel: {size} is not possible, models of type {config.model_type} "
@@ -99,7 +99,7 @@ def _hybrid(config: HybridConfig) -> tuple[dict[str, int], dict[str, int]]:
     }
 
 
-def _block_causal(config: BlockCausalConfig) -> tuple[dict[str, int], dict[str, int]]:
+def _attention_only(config: AttentionConfig) -> tuple[dict[str, int], dict[str, int]]:
     """As ``_hybrid``; sizes of parts that a model does not have are 0, which divides."""
     router = config.router
     return {

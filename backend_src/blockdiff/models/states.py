@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import LayerCaches, SlotCaches
-from blockdiff.config import LINEAR, BlockCausalConfig, HybridConfig
+from blockdiff.config import LINEAR, AttentionConfig, HybridConfig
 from blockdiff.models.share import Share
 
 
@@ -41,7 +41,7 @@ def _kv_heads(share: Share, own: Tensor) -> Tensor:
     if share.group.size == 1:
         return own.float()
     config = share.whole
-    assert isinstance(config, HybridConfig | BlockCausalConfig)
+    assert isinstance(config, HybridConfig | AttentionConfig)
     everyone = share.group.all_gather(own.float().clone(), 0)
     return everyone[:: share.copies(config.num_key_value_heads)]
 

@@ -28,7 +28,7 @@ class LanguageModel(ABC):
     """
 
     formulation: str
-    """How previews mix the tokens of a block."""
+    """What rows of a block see: how previews mix them (hybrid), or how commits go (attention)."""
     config: AnyConfig
     bytes_read = 0
     """Of the checkpoint's weights, for this rank; set by the loader."""

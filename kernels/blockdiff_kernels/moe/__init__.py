@@ -22,9 +22,12 @@ DENSE_EXPERTS = 32
 DENSE_ROWS_TIMES_EXPERTS = 512
 
 
-def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Weights [R, k] float32 (sum 1) and expert ids [R, k] int64 from router logits [R, E]."""
-    return reference.route(logits, top_k)
+def route(logits: Tensor, top_k: int, is_normalised: bool = True) -> tuple[Tensor, Tensor]:
+    """Weights [R, k] float32 and expert ids [R, k] int64 from router logits [R, E].
+
+    The weights sum to 1 or, if not ``is_normalised``, are the chosen experts' share of all.
+    """
+    return reference.route(logits, top_k, is_normalised)
 
 
 def route_groups(

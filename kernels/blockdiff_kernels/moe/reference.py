@@ -5,11 +5,13 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, top_k: int, is_normalised: bool = True) -> tuple[Tensor, Tensor]:
     """See the package docstring. Softmax of the chosen logits is the renormalised softmax."""
-    compute = torch.promote_types(logits.dtype, torch.float32)
-    chosen, ids = logits.to(compute).topk(top_k, dim=-1)
-    return chosen.softmax(-1), ids
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen, ids = logits.topk(top_k, dim=-1)
+    if is_normalised:
+        return chosen.softmax(-1), ids
+    return (chosen - logits.logsumexp(-1, keepdim=True)).exp(), ids
 
 
 def route_groups(

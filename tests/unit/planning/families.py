@@ -37,6 +37,7 @@ LLADA2: dict[str, Any] = {
 }
 SDAR: dict[str, Any] = {**_TRUNK, "model_type": "sdar", "intermediate_size": 24}
 SDAR_MOE: dict[str, Any] = {**_TRUNK, **_EXPERTS, "model_type": "sdar_moe"}
+QWEN3_MOE = {**SDAR_MOE, "model_type": "qwen3_moe", "intermediate_size": 24, "mlp_only_layers": [1]}
 TIED = {"tie_word_embeddings": True}
 CONFIGS: list[dict[str, Any]] = [
     TINY,
@@ -51,6 +52,8 @@ CONFIGS: list[dict[str, Any]] = [
     SDAR,
     {**SDAR, **TIED},
     SDAR_MOE,
+    QWEN3_MOE,
+    {**SDAR, "model_type": "qwen3"},
 ]
 
 # wide enough that weights, caches and rounds can be told from noise

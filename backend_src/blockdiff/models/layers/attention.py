@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from blockdiff.cache import KeyValueCaches, LayerCaches
-from blockdiff.config import BlockCausalConfig, HybridConfig
+from blockdiff.config import AttentionConfig, HybridConfig
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.attention import attention
@@ -50,7 +50,7 @@ class GatedAttention:
 class PlainAttention:
     """Attention without a gate; the round's layout says whether commits go by rows or by blocks."""
 
-    def __init__(self, config: BlockCausalConfig, weights: AttentionWeights, index: int) -> None:
+    def __init__(self, config: AttentionConfig, weights: AttentionWeights, index: int) -> None:
         self.weights = weights
         self.index = index
         self.eps = config.rms_norm_eps

@@ -33,13 +33,14 @@ class Router(Protocol):
 
 @dataclass
 class SoftmaxRouter:
-    """The k best of all experts, their softmax divided by its sum."""
+    """The k best of all experts by softmax, their weights divided by their sum or not."""
 
     top_k: int
+    is_normalised: bool
 
     def __call__(self, logits: Tensor, blocks: RowBlocks | None) -> tuple[Tensor, Tensor]:
         """See ``Router``."""
-        return route(logits, self.top_k)
+        return route(logits, self.top_k, self.is_normalised)
 
 
 @dataclass
@@ -93,5 +94,5 @@ class CoresetRouter:
 def make_router(config: RouterConfig, bias: Tensor) -> Router:
     """The router of an attention-only family; ``bias`` [E] is for a sigmoid router's choice."""
     if not config.is_sigmoid:
-        return SoftmaxRouter(config.num_experts_per_tok)
+        return SoftmaxRouter(config.num_experts_per_tok, config.is_normalised)
     return BlockRouter(config, bias) if config.capacity else GroupRouter(config, bias)

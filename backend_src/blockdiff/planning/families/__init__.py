@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from blockdiff.config import BlockCausalConfig, DiffusionGemmaConfig, HybridConfig
+from blockdiff.config import AttentionConfig, DiffusionGemmaConfig, HybridConfig
 from blockdiff.errors import ConfigError
-from blockdiff.planning.families import block_causal, gemma, hybrid
+from blockdiff.planning.families import attention, gemma, hybrid
 from blockdiff.planning.shape import ModelShape
 
 _FAMILIES: dict[type, Callable[[Any], ModelShape]] = {
     HybridConfig: hybrid.describe,
-    BlockCausalConfig: block_causal.describe,
+    AttentionConfig: attention.describe,
     DiffusionGemmaConfig: gemma.describe,
 }
 

@@ -1,6 +1,7 @@
-"""Attention-only models whose commits are block-causal: every layer attends, then feeds forward.
+"""Attention-only models: every layer attends, then feeds forward.
 
-A family adds the names and shapes of its tensors. Knows nothing of files, requests or sampling.
+The config says whether commits are causal or block-causal; a family adds the names and shapes of
+its tensors. Knows nothing of files, requests or sampling.
 """
 
 from abc import abstractmethod
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from blockdiff.cache import KeyValueCaches
-from blockdiff.config import BlockCausalConfig
-from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
+from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
 from blockdiff.models.layers.linear import concat_rows
@@ -36,18 +37,18 @@ class Layer:
     feed_forward: DenseMlp | RoutedExperts
 
 
-class BlockCausalModel(LanguageModel):
-    """Prefill and commit see whole blocks of a grid anchored at 0; so does a preview of its own."""
+class AttentionModel(LanguageModel):
+    """Previews see their whole block; prefill and commit see rows or blocks, as the config says."""
 
-    formulation = "block_causal"
     embedding_name = "embed_tokens.weight"
     shared_expert_name = "mlp.shared_experts."
     algorithms: tuple[str, ...] = ("low_confidence",)
     supports_editing = False
-    config: BlockCausalConfig
+    config: AttentionConfig
 
-    def __init__(self, config: BlockCausalConfig, source: WeightSource, share: Share) -> None:
+    def __init__(self, config: AttentionConfig, source: WeightSource, share: Share) -> None:
         self.config = config
+        self.formulation = config.commits
         embedding = source.tensor(self.embedding_name)
         self.final_norm = source.tensor("norm.weight")
         output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
@@ -68,11 +69,11 @@ class BlockCausalModel(LanguageModel):
 
     @classmethod
     @abstractmethod
-    def attention_shapes(cls, config: BlockCausalConfig) -> Shapes:
+    def attention_shapes(cls, config: AttentionConfig) -> Shapes:
         """The attention tensors of one layer, by name below the layer."""
 
     @classmethod
-    def shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+    def shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
         """Every tensor a checkpoint of this config must hold."""
         hidden, vocab = config.hidden_size, config.vocab_size
         found: Shapes = {cls.embedding_name: (vocab, hidden), "norm.weight": (hidden,)}
@@ -81,7 +82,7 @@ class BlockCausalModel(LanguageModel):
         for layer in range(config.num_hidden_layers):
             own = cls.attention_shapes(config)
             own |= {f"{x}_layernorm.weight": (hidden,) for x in ("input", "post_attention")}
-            if layer < config.dense_layers:
+            if layer in config.dense_layers:
                 own |= _mlp_shapes("mlp.", config.intermediate_size, hidden)
             else:
                 own |= cls._router_shapes(config, has_fused_experts)
@@ -89,7 +90,7 @@ class BlockCausalModel(LanguageModel):
         return found
 
     @classmethod
-    def _router_shapes(cls, config: BlockCausalConfig, has_fused_experts: bool) -> Shapes:
+    def _router_shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
         router, hidden = config.router, config.hidden_size
         assert router is not None, "a config without experts has dense layers only"
         count, inner = router.num_experts, router.moe_intermediate_size
@@ -102,7 +103,7 @@ class BlockCausalModel(LanguageModel):
 
     def _feed_forward(self, source: WeightSource, layer: int) -> DenseMlp | RoutedExperts:
         own, router = f"layers.{layer}.mlp.", self.config.router
-        if layer < self.config.dense_layers:
+        if layer in self.config.dense_layers:
             gate_up = concat_rows([source.linear(f"{own}{x}_proj") for x in ("gate", "up")])
             return DenseMlp(gate_up, source.linear(own + "down_proj"))
         assert router is not None, "a config without experts has dense layers only"
@@ -132,7 +133,8 @@ class BlockCausalModel(LanguageModel):
         own = self.config
         has_pools = own.router is not None and own.router.capacity > 0
         cover = BlockCover.ALL if has_pools else None
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, True, cover)
+        is_block_causal = own.commits == BLOCK_CAUSAL
+        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal, cover)
         note_lengths(layout, caches)
         eps = own.rms_norm_eps
         x = self.embed(batch.token_ids)
@@ -154,13 +156,13 @@ class BlockCausalModel(LanguageModel):
             model_type=own.model_type,
             vocab_size=own.vocab_size,
             block_length=own.block_size,
-            mask_token_id=own.mask_token_id,
+            mask_token_id=NO_MASK_TOKEN if own.mask_token_id is None else own.mask_token_id,
             eos_token_ids=own.eos_token_ids,
             max_context=own.max_position_embeddings,
             default_threshold=own.default_threshold,
             block_lengths_allowed=(own.block_size,) if has_pools else None,
-            block_anchor="zero",
-            supports_autoregressive=False,
+            block_anchor=own.block_anchor,
+            supports_autoregressive=own.commits != BLOCK_CAUSAL,
             supports_editing=self.supports_editing,
             algorithms=self.algorithms,
         )

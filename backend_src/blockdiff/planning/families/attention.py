@@ -1,10 +1,10 @@
-"""The attention-only families on paper: LLaDA2 and SDAR, dense or with experts."""
+"""The attention-only families on paper: LLaDA2, SDAR and Qwen3, dense or with experts."""
 
-from blockdiff.config import BlockCausalConfig, RouterConfig
+from blockdiff.config import AttentionConfig, RouterConfig
 from blockdiff.planning.shape import AttentionShape, DenseShape, ExpertShape, ModelShape
 
 
-def describe(config: BlockCausalConfig) -> ModelShape:
+def describe(config: AttentionConfig) -> ModelShape:
     """Sizes and parameters, as the config alone says."""
     attention = AttentionShape(
         layers=config.num_hidden_layers,
@@ -12,9 +12,9 @@ def describe(config: BlockCausalConfig) -> ModelShape:
         kv_heads=config.num_key_value_heads,
         head_dim=config.head_dim,
     )
-    sparse = config.num_hidden_layers - config.dense_layers
+    sparse = config.num_hidden_layers - len(config.dense_layers)
     experts = _experts(config.router, sparse)
-    dense = DenseShape(config.dense_layers, config.intermediate_size)
+    dense = DenseShape(len(config.dense_layers), config.intermediate_size)
     parts = _parts(config, attention, dense) | _sparse_parts(config, sparse)
     return ModelShape(
         family=config.model_type,
@@ -44,9 +44,7 @@ def _experts(router: RouterConfig | None, layers: int) -> ExpertShape | None:
     )
 
 
-def _parts(
-    config: BlockCausalConfig, attention: AttentionShape, dense: DenseShape
-) -> dict[str, int]:
+def _parts(config: AttentionConfig, attention: AttentionShape, dense: DenseShape) -> dict[str, int]:
     hidden, layers = config.hidden_size, config.num_hidden_layers
     projections = 2 * attention.query_width + 2 * attention.key_width
     vocabulary = config.vocab_size * hidden
@@ -59,7 +57,7 @@ def _parts(
     }
 
 
-def _sparse_parts(config: BlockCausalConfig, layers: int) -> dict[str, int]:
+def _sparse_parts(config: AttentionConfig, layers: int) -> dict[str, int]:
     router, hidden = config.router, config.hidden_size
     if router is None:
         return {}

@@ -1,4 +1,4 @@
-"""DiffusionGemma of any shape against transformers' own. Run: pytest tests/models
+"""DiffusionGemma of any shape against transformers' own. Run: pytest tests/oracle
 
 The reference is ``DiffusionGemmaForBlockDiffusion`` of transformers 5.24.0 with random weights,
 saved by it and loaded here, so its file layout is covered too.
@@ -7,8 +7,8 @@ saved by it and loaded here, so its file layout is covered too.
 import tempfile
 from typing import Any, NamedTuple
 
-import pytest
 import torch
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import Phase as Phases
 from hypothesis import strategies as st
@@ -18,8 +18,6 @@ from blockdiff.checkpoint import load_model
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.diffusion_gemma import DiffusionGemmaModel
-
-transformers = pytest.importorskip("transformers")
 
 VISION = {
     "hidden_size": 16,

@@ -1,0 +1,71 @@
+"""Configuration of Qwen3 and Qwen3-MoE: causal commits, and blocks where there is a mask token.
+
+Knows their keys; knows nothing of tensors or of the engine.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from blockdiff.config.attention import (
+    ATTENTION_ONLY,
+    CAUSAL,
+    SOFTMAX_ONLY,
+    AttentionConfig,
+    Family,
+    RouterConfig,
+    all_layers,
+    build_config,
+)
+from blockdiff.config.keys import Keys, check_maths_keys
+from blockdiff.config.parts import FULL
+
+_READ_HERE = ("norm_topk_prob", "block_anchor")
+_ONLY: dict[str, tuple[Any, ...]] = {
+    **{key: allowed for key, allowed in ATTENTION_ONLY.items() if key not in _READ_HERE},
+    **SOFTMAX_ONLY,
+}
+_DENSE = Family("qwen3", CAUSAL, 32, 0.9, 10_000.0)
+_MOE = Family("qwen3_moe", CAUSAL, 32, 0.9, 10_000.0, head_dim=None)
+
+
+def parse_qwen3(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfig:
+    """A dense Qwen3; without a mask token it decodes autoregressively only."""
+    check_maths_keys(keys, _ONLY)
+    _check_layer_types(keys)
+    return build_config(_DENSE, keys, generation, None, all_layers(keys))
+
+
+def parse_qwen3_moe(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfig:
+    """A Qwen3-MoE, some layers of which may be dense."""
+    check_maths_keys(keys, _ONLY)
+    _check_layer_types(keys)
+    num_experts = _num_experts(keys)
+    router = RouterConfig(
+        num_experts=num_experts,
+        num_experts_per_tok=keys.integer("num_experts_per_tok", default=8, high=num_experts),
+        moe_intermediate_size=keys.integer("moe_intermediate_size"),
+        is_normalised=keys.boolean("norm_topk_prob", default=False),
+    )
+    step = keys.integer("decoder_sparse_step", default=1)
+    listed = keys.get("mlp_only_layers") or []
+    layers = all_layers(keys)
+    if not isinstance(listed, list) or any(type(i) is not int or i not in layers for i in listed):
+        raise keys.error("mlp_only_layers", f"a list of layers from 0 to {layers[-1]}")
+    dense = tuple(i for i in layers if i in listed or (i + 1) % step)
+    return build_config(_MOE, keys, generation, router, dense)
+
+
+def _check_layer_types(keys: Keys) -> None:
+    count, types = keys.integer("num_hidden_layers"), keys.get("layer_types")
+    if types is not None and types != [FULL] * count:
+        raise keys.error("layer_types", f"absent or a list of {count} entries {FULL!r}")
+
+
+def _num_experts(keys: Keys) -> int:
+    """``num_experts``, which newer files write as ``num_local_experts``."""
+    if keys.get("num_experts") is None:
+        return keys.integer("num_local_experts")
+    count = keys.integer("num_experts")
+    if keys.get("num_local_experts", count) != count:
+        raise keys.error("num_local_experts", f"absent or equal to num_experts ({count})")
+    return count

@@ -1,0 +1,1 @@
+"""Random tiny models against their public implementation in transformers."""

@@ -104,6 +104,8 @@ def parse_request(
     length = values.get("block_length") or info.block_length
     if formulation == BLOCK_CAUSAL:
         _check_grid(request, length, place)
+    if formulation == CANVAS:
+        _check_canvases(request, length, info, place)
     return replace(
         request,
         block_length=length,
@@ -234,6 +236,18 @@ def _check_grid(request: LogitRequest, length: int, place: str) -> None:
         )
     if request.next_preview_ids:
         raise RequestError(f"{place}next_preview_ids: this family previews next_ids")
+
+
+def _check_canvases(request: LogitRequest, length: int, info: ModelInfo, place: str) -> None:
+    """Canvases have the model's own length."""
+    if length != info.block_length:
+        raise RequestError(f"{place}block_length is {length}; must be {info.block_length}")
+    canvases = {"next_ids": request.next_ids, "next_preview_ids": request.next_preview_ids}
+    if request.phase == "preview":
+        canvases["block_ids"] = request.block_ids
+    for field, ids in canvases.items():
+        if len(ids) > length:
+            raise RequestError(f"{place}{field} has {len(ids)} ids; a canvas has {length}")
 
 
 def _name(values: Mapping[str, Any]) -> str:

@@ -19,7 +19,13 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
-from blockdiff.engine.forward import SAMPLED_TILE, banned_tokens, batch_arrays, to_device
+from blockdiff.engine.forward import (
+    SAMPLED_TILE,
+    Array,
+    banned_tokens,
+    batch_arrays,
+    to_device,
+)
 from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.table import Flags, Floats, Ints
@@ -81,23 +87,10 @@ class UniformRounds:
         caches: ModelCaches,
     ) -> Tensor:
         """[4, L] float64 of the L rows, a tile of logits at a time; stores the rows' signals."""
-        model = self._model
-        slots = plan.group_slots[plan.row_groups]
-        count = len(slots)
-        assert count == len(places.places) == hidden.shape[0], "a preview decides its whole canvas"
-        banned_rows, banned_ids = banned_tokens(table, slots, places.positions)
-        rules = (table.step[slots], table.schedule_steps[slots])
-        temperature = step_temperatures(*rules, table.t_min[slots], table.t_max[slots])
-        moved = to_device(
-            {
-                "temperature": temperature,
-                "slots": slots,
-                "places": plan.row_places,
-                "banned_rows": banned_rows,
-                "banned_ids": banned_ids,
-            },
-            model.device,
-        )
+        model, count = self._model, hidden.shape[0]
+        assert count == len(places.places), "a preview decides its whole canvas"
+        arrays = _row_arrays(table, places, plan)
+        device = to_device(arrays, model.device)
         sample = self._draws.sampler(places, model.device)
         size = max(SAMPLED_TILE // model.info.vocab_size, 1)
         tiles = []
@@ -105,16 +98,18 @@ class UniformRounds:
             rows = slice(start, min(start + size, count))
             logits = model.head(hidden[rows])
             log_total = torch.logsumexp(logits, dim=1)
-            banned = slice(*np.searchsorted(banned_rows, [rows.start, rows.stop]).tolist())
-            logits[moved["banned_rows"][banned] - start, moved["banned_ids"][banned]] = -torch.inf
-            best, best_ids = logits.max(dim=1)
-            scaled = logits / moved["temperature"][rows, None]
-            drawn, spread = sample(scaled, rows), entropies(scaled)
-            model.store_signals(
-                caches, model.expect(scaled), moved["slots"][rows], moved["places"][rows]
+            ends = np.searchsorted(arrays["banned_rows"], [rows.start, rows.stop]).tolist()
+            banned = (
+                device["banned_rows"][slice(*ends)] - start,
+                device["banned_ids"][slice(*ends)],
             )
-            parts = (best_ids, drawn, best - log_total, spread)
+            logits[banned] = -torch.inf
+            best, best_ids = logits.max(dim=1)
+            scaled = logits.div_(device["temperature"][rows, None])
+            parts = (best_ids, sample(scaled, rows), best - log_total, entropies(scaled))
             tiles.append(torch.stack([part.double() for part in parts]))
+            where = (device["slots"][rows], device["places"][rows])
+            model.store_signals(caches, model.expect(scaled), *where)
         return torch.cat(tiles, dim=1)
 
     def _decide(
@@ -138,6 +133,20 @@ class UniformRounds:
             is_open=np.repeat(~finished[:, None], best.shape[1], axis=1),
             is_settled=np.ones(len(slots), np.bool_),
         )
+
+
+def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, Array]:
+    """What the rows of the canvases need besides their logits."""
+    slots = plan.group_slots[plan.row_groups]
+    left = (table.step[slots], table.schedule_steps[slots])
+    banned_rows, banned_ids = banned_tokens(table, slots, places.positions)
+    return {
+        "slots": slots,
+        "places": plan.row_places,
+        "temperature": step_temperatures(*left, table.t_min[slots], table.t_max[slots]),
+        "banned_rows": banned_rows,
+        "banned_ids": banned_ids,
+    }
 
 
 def decide_step(

@@ -154,11 +154,16 @@ def test_routed_blocks_have_one_length(tmp_path: Path) -> None:
         parse_request(line, model.info, model.formulation)
 
 
-@pytest.mark.parametrize("kind", ["llada", "hybrid"])
+@pytest.mark.parametrize("kind", ["llada", "edited", "hybrid"])
 def test_tokens_do_not_depend_on_the_batch_or_the_budget(tmp_path: Path, kind: str) -> None:
-    model = hybrid(tmp_path, SMALL) if kind == "hybrid" else llada(tmp_path, expert_capacity=3)
+    tokens = {"delete_token_id": 29, "split_token_id": 30} if kind == "edited" else {}
+    if kind == "hybrid":
+        model = hybrid(tmp_path, SMALL)
+    else:
+        model = llada(tmp_path, expert_capacity=3, **tokens)
+    rules = {"threshold": 0.2, "editing_threshold": 0.05 if kind == "edited" else None}
     wanted = [
-        request(uid, rows(5 + 9 * uid, uid), max_tokens=13, threshold=0.2, ignore_eos=True)
+        request(uid, rows(5 + 9 * uid, uid), max_tokens=13, ignore_eos=True, **rules)
         for uid in range(3)
     ]
     together = run(Engine(model, EngineConfig(max_slots=3, prefill_token_budget=16)), wanted)

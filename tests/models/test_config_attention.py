@@ -79,6 +79,14 @@ def test_random_checkpoints_load(tmp_path: Path, family: str) -> None:
         load_model(write_checkpoint(tmp_path / "fused", family, fused))
 
 
+def test_insert_and_delete_tokens_reach_the_engine(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, "llada2_moe")
+    assert not load_model(folder).info.edits_length
+    write(folder, {**CONFIGS["llada2_moe"], "delete_token_id": 29, "split_token_id": 30})
+    facts = load_model(folder).info
+    assert facts.edits_length and facts.control_token_ids == (31, 29, 30)
+
+
 def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "sdar")
     write(folder, {**CONFIGS["sdar"], "intermediate_size": 20})
@@ -99,7 +107,12 @@ def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
             "moe_router_enable_expert_bias is False",
         ),
         ("sdar_moe", {"expert_capacity": 4}, "expert_capacity is 4"),
-        ("llada2_moe", {"delete_token_id": 5}, "delete_token_id is 5"),
+        ("llada2_moe", {"delete_token_id": 5}, "split_token_id is missing"),
+        ("llada2_moe", {"split_token_id": 5}, "delete_token_id is missing"),
+        ("llada2_moe", {"delete_token_id": 5, "split_token_id": 5}, "split_token_id is 5"),
+        ("llada2_moe", {"delete_token_id": 31, "split_token_id": 5}, "delete_token_id is 31"),
+        ("llada2_moe", {"delete_token_id": 5, "split_token_id": 1}, "split_token_id is 1"),
+        ("llada2_moe", {"delete_token_id": 5, "split_token_id": 32}, "split_token_id is 32"),
         ("llada2_moe", {"use_qkv_bias": True}, "use_qkv_bias is True"),
         ("llada2_moe", {"norm_head": True}, "norm_head is True"),
         ("llada2_moe", {"router_dtype": "bf16"}, "router_dtype is 'bf16'"),

@@ -86,6 +86,8 @@ class AttentionConfig:
     default_threshold: float
     mask_token_id: int | None  # None: the checkpoint cannot decode blocks
     eos_token_ids: tuple[int, ...]
+    # LLaDA2.2's delete and split tokens; None: editing keeps every token's place
+    length_tokens: tuple[int, int] | None = None
 
     @property
     def layer_types(self) -> tuple[str, ...]:

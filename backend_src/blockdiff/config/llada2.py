@@ -4,6 +4,7 @@ Knows their keys; knows nothing of tensors or of the engine.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from blockdiff.config.attention import (
@@ -24,8 +25,6 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "norm_head": (False, None),
     "score_function": ("sigmoid", None),
     "router_dtype": ("fp32", "float32", None),
-    "delete_token_id": (None,),
-    "split_token_id": (None,),
 }
 _FAMILY = Family("llada2_moe", BLOCK_CAUSAL, 32, 0.95, 600_000.0, rotary_share=0.5)
 
@@ -35,7 +34,20 @@ def parse_llada2(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfig:
     check_maths_keys(keys, _ONLY)
     count = keys.integer("num_hidden_layers")
     dense = keys.integer("first_k_dense_replace", default=0, low=0, high=count)
-    return build_config(_FAMILY, keys, generation, _router(keys), tuple(range(dense)))
+    config = build_config(_FAMILY, keys, generation, _router(keys), tuple(range(dense)))
+    return replace(config, length_tokens=_length_tokens(keys, config))
+
+
+def _length_tokens(keys: Keys, config: AttentionConfig) -> tuple[int, int] | None:
+    names = ("delete_token_id", "split_token_id")
+    if all(keys.get(name) is None for name in names):
+        return None
+    delete, split = (keys.integer(name, low=0, high=config.vocab_size - 1) for name in names)
+    taken = {config.mask_token_id, *config.eos_token_ids}
+    for name, token, others in zip(names, (delete, split), (taken, taken | {delete}), strict=True):
+        if token in others:
+            raise keys.error(name, "a token that is not the mask, an end or the other of the two")
+    return delete, split
 
 
 def _router(keys: Keys) -> RouterConfig:

@@ -22,6 +22,7 @@ from blockdiff.core import (
 from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
+from blockdiff.engine.insert_delete import InsertDelete
 from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
@@ -67,6 +68,7 @@ class Engine:
         self._caches = model.new_caches(self.config.max_slots, self.max_context)
         self._uniform = self._uniform_rounds(draws)
         self._scheduler = self._new_scheduler()
+        self._insert_delete = InsertDelete(model.info, self.config.max_slots)
         self._outbox: list[BlockResult] = []
         self._to_reset: list[int] = []
         self._failed_rounds = 0
@@ -173,7 +175,7 @@ class Engine:
     def _forward(self, plan: RoundPlan) -> Decisions:
         table = self._scheduler.table
         if self._uniform is None:
-            return run_round(self.model, self._caches, table, plan)
+            return run_round(self.model, self._caches, table, plan, self._insert_delete)
         return self._uniform.run(self._caches, table, plan)
 
     def _fail_round(self, plan: RoundPlan, error: Exception) -> list[BlockResult]:

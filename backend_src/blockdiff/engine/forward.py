@@ -4,6 +4,7 @@ Knows nothing of requests or of what the decisions mean for them.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,11 @@ from blockdiff.decoding.acceptance import (
     find_edits,
     scheduled_minimum,
 )
+from blockdiff.decoding.alternatives import best_unbanned, choose_alternatives
+from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, noise_keys
 from blockdiff.engine.decisions import write_accepted
+from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 
@@ -28,11 +32,23 @@ GREEDY_TILE = 1 << 24
 SAMPLED_TILE = 1 << 22
 
 
+class _Wanted(NamedTuple):
+    """What this round needs to know of its rows beyond the best token."""
+
+    entropy: bool
+    alternatives: Controls | None
+
+
 def run_round(
-    model: BlockDiffusionModel, caches: ModelCaches, table: SlotTable, plan: RoundPlan
+    model: BlockDiffusionModel,
+    caches: ModelCaches,
+    table: SlotTable,
+    plan: RoundPlan,
+    insert_delete: InsertDelete,
 ) -> Decisions:
     """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
-    rows = _row_arrays(table, plan)
+    edited = np.flatnonzero(insert_delete.edits(table, plan.group_slots))
+    rows = _row_arrays(table, plan, insert_delete)
     groups = _group_arrays(table, plan)
     arrays = batch_arrays(table, plan)
     device = to_device({**arrays, **rows, **groups}, model.device)
@@ -40,11 +56,20 @@ def run_round(
     hidden = model.hidden(batch, caches)
     if not len(plan.group_slots):
         return NOTHING
-    wants_entropy = bool((groups["algorithm"] == ENTROPY_BOUNDED).any())
-    chosen = _choose(model, hidden, plan, device, rows, wants_entropy)
+    wanted = _Wanted(
+        entropy=bool((groups["algorithm"] == ENTROPY_BOUNDED).any()),
+        alternatives=insert_delete.controls if len(edited) else None,
+    )
+    chosen = _choose(model, hidden, device, rows, wanted)
     packed = _decide(chosen, plan, table, device).cpu().numpy()
     decided = (packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
-    return write_accepted(table, plan.group_slots, *decided)
+    decisions = write_accepted(table, plan.group_slots, *decided)
+    if len(edited):
+        resample = _resampler(model, hidden, plan, edited)
+        choices = _choices(packed[:, edited])
+        update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
+        decisions.overwrite(edited, update)
+    return decisions
 
 
 def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
@@ -84,7 +109,7 @@ def move_packed(arrays: Mapping[str, Array], device: torch.device) -> dict[str, 
     return moved
 
 
-def _row_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
+def _row_arrays(table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete) -> dict[str, Array]:
     """What token choice needs, per decided row."""
     slots = plan.group_slots[plan.row_groups]
     positions = plan.positions[plan.logit_rows]
@@ -94,7 +119,8 @@ def _row_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
     )
     sampled = np.flatnonzero(table.temperature[slots] > 0)
     chosen = slots[sampled]
-    banned_rows, banned_ids = banned_tokens(table, slots, positions)
+    barred = insert_delete.barred_tokens(table, slots)
+    banned_rows, banned_ids = banned_tokens(table, slots, positions, barred)
     return {
         "banned_rows": banned_rows,
         "banned_ids": banned_ids,
@@ -107,15 +133,19 @@ def _row_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
 
 
 def banned_tokens(
-    table: SlotTable, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    table: SlotTable,
+    slots: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    barred: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(row, token) pairs that may not be chosen: the mask everywhere, EOS where it is too early."""
-    every = np.arange(len(slots)) if table.mask_token_id >= 0 else np.zeros(0, np.int64)
+    """(row, token) pairs that may not be chosen: ``barred`` ids [L, C] (-1: none), and EOS where it
+    is too early."""
+    every, kinds = np.nonzero(barred >= 0)
     early = np.flatnonzero(positions < table.eos_allowed_from[slots])
     eos = table.eos_ids[slots[early]]
     rows, columns = np.nonzero(eos >= 0)
     banned_rows = np.concatenate([every, early[rows]])
-    banned_ids = np.concatenate([np.full(len(every), table.mask_token_id), eos[rows, columns]])
+    banned_ids = np.concatenate([barred[every, kinds], eos[rows, columns]])
     order = np.argsort(banned_rows, kind="stable")
     return banned_rows[order], banned_ids[order]
 
@@ -144,29 +174,34 @@ def _group_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
 def _choose(
     model: BlockDiffusionModel,
     hidden: Tensor,
-    plan: RoundPlan,
     device: Mapping[str, Tensor],
     rows: Mapping[str, Array],
-    wants_entropy: bool,
+    wanted: _Wanted,
 ) -> Tensor:
     """[3, L] float64: token id, log confidence and entropy (0 if not wanted) per decided row.
 
-    Works on a tile of logits at a time; ids are exact in float64.
+    Where wanted, four more lines: ids and log probabilities of the best token, masks included, and
+    of the best that is no control token. Works on a tile of logits at a time; ids are exact in
+    float64.
     """
     is_sampled = bool(rows["sampled_rows"].size)
     size = (SAMPLED_TILE if is_sampled else GREEDY_TILE) // model.info.vocab_size
-    count = len(plan.logit_rows)
+    count, lines = len(hidden), 3 if wanted.alternatives is None else 7
     tiles = []
     for start in range(0, count, max(size, 1)):
         end = min(start + max(size, 1), count)
         logits = model.head(hidden[start:end])
-        spread = entropies(logits).double() if wants_entropy else None
-        tokens, log_confidence = choose_tokens(logits, _tile(device, rows, start, end))
-        tokens_64 = tokens.double()
-        spread = torch.zeros_like(tokens_64) if spread is None else spread
-        tiles.append(torch.stack([tokens_64, log_confidence.double(), spread]))
+        spread = entropies(logits) if wanted.entropy else logits.new_zeros(len(logits))
+        sampling = _tile(device, rows, start, end)
+        if wanted.alternatives is None:
+            tokens, log_confidence = choose_tokens(logits, sampling)
+            found = [tokens, log_confidence, spread]
+        else:
+            first, second, *others = choose_alternatives(logits, sampling, wanted.alternatives)
+            found = [first, second, spread, *others]
+        tiles.append(torch.stack([line.double() for line in found]))
     if not tiles:
-        return torch.zeros((3, 0), dtype=torch.float64, device=hidden.device)
+        return torch.zeros((lines, 0), dtype=torch.float64, device=hidden.device)
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
 
 
@@ -191,13 +226,14 @@ def _tile(
 def _decide(
     chosen: Tensor, plan: RoundPlan, table: SlotTable, device: Mapping[str, Tensor]
 ) -> Tensor:
-    """[3, G, B] float64: token ids, log confidences, accepted flags, from ``_choose``'s rows."""
+    """[3, G, B] float64: token ids, log confidences, accepted flags, from ``_choose``'s rows, and
+    what else is in these."""
     width = int(table.block_length[plan.group_slots].max())
-    shape = (4, len(plan.group_slots), width)
+    shape = (len(chosen) + 1, len(plan.group_slots), width)
     grid = torch.zeros(shape, dtype=torch.float64, device=chosen.device)
     place = (slice(None), device["row_groups"], device["row_places"])
     grid[place] = torch.cat([chosen, torch.ones_like(chosen[:1])])
-    tokens, log_confidence, entropy, is_decided = grid[0], grid[1], grid[2], grid[3] > 0
+    tokens, log_confidence, entropy, is_decided = grid[0], grid[1], grid[2], grid[-1] > 0
     confidence = log_confidence.to(torch.float32).exp()
     is_masked = is_decided
     edits = None
@@ -212,4 +248,32 @@ def _decide(
     else:
         accepted = accept(confidence, is_masked, *limits)
     accepted = accepted if edits is None else accepted | edits
-    return torch.stack([tokens, log_confidence, accepted.double()])
+    return torch.stack([tokens, log_confidence, accepted.double(), *grid[3:-1]])
+
+
+def _choices(packed: npt.NDArray[np.float64]) -> Choices:
+    """Lines of ``_decide`` [7, G, B], as insert and delete editing reads them."""
+    token_ids, log_probs = packed[[3, 5, 0]].astype(np.int64), packed[[4, 6, 1]]
+    best, final, other = zip(token_ids, log_probs.astype(np.float32), strict=True)
+    return Choices(*best, *other, *final)
+
+
+def _resampler(
+    model: BlockDiffusionModel, hidden: Tensor, plan: RoundPlan, edited: npt.NDArray[np.int64]
+) -> Resample:
+    """Choose anew at places of the ``edited`` groups, from the same hidden rows."""
+    row_of = np.full((len(plan.group_slots), int(plan.row_places.max()) + 1), -1)
+    row_of[plan.row_groups, plan.row_places] = np.arange(len(plan.row_groups))
+
+    def resample(
+        groups: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
+        banned: npt.NDArray[np.int64],
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        rows = torch.from_numpy(row_of[edited[groups], places]).to(hidden.device)
+        pairs = torch.from_numpy(banned).to(hidden.device)
+        logits = model.head(hidden.index_select(0, rows))
+        tokens, log_probs = best_unbanned(logits, pairs[:, 0], pairs[:, 1])
+        return tokens.cpu().numpy(), log_probs.cpu().numpy()
+
+    return resample

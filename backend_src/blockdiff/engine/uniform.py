@@ -139,7 +139,8 @@ def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, 
     """What the rows of the canvases need besides their logits."""
     slots = plan.group_slots[plan.row_groups]
     left = (table.step[slots], table.schedule_steps[slots])
-    banned_rows, banned_ids = banned_tokens(table, slots, places.positions)
+    nothing_barred = np.zeros((len(slots), 0), np.int64)
+    banned_rows, banned_ids = banned_tokens(table, slots, places.positions, nothing_barred)
     return {
         "slots": slots,
         "places": plan.row_places,

@@ -99,8 +99,10 @@ def _check_endings(request: Request, info: ModelInfo, has_tokenizer: bool) -> No
     _check_ids("eos_ids", eos_ids, info.vocab_size)
     if len(eos_ids) > MAX_EOS_IDS:
         raise RequestError(f"eos_ids: {len(eos_ids)} ids given; at most {MAX_EOS_IDS} are allowed")
-    if info.mask_token_id in eos_ids:
-        raise RequestError(f"eos_ids: {info.mask_token_id} is the mask token; it is never produced")
+    for token in info.control_token_ids:
+        if token in eos_ids:
+            name = "the mask" if token == info.mask_token_id else "a control"
+            raise RequestError(f"eos_ids: {token} is {name} token; it is never produced")
     if not request.stop_strings:
         return
     if "" in request.stop_strings:

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from blockdiff.cache import KeyValueCaches
 from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
-from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.base import (
+    NO_CONTROL_TOKEN,
+    NO_MASK_TOKEN,
+    ModelCaches,
+    ModelInfo,
+    RoundBatch,
+)
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
 from blockdiff.models.layers.linear import concat_rows
@@ -152,6 +158,7 @@ class AttentionModel(LanguageModel):
         own = self.config
         # pools were trained for blocks of this size
         has_pools = own.router is not None and own.router.capacity > 0
+        delete, split = own.length_tokens or (NO_CONTROL_TOKEN, NO_CONTROL_TOKEN)
         return ModelInfo(
             model_type=own.model_type,
             vocab_size=own.vocab_size,
@@ -164,6 +171,8 @@ class AttentionModel(LanguageModel):
             block_anchor=own.block_anchor,
             supports_autoregressive=own.commits != BLOCK_CAUSAL,
             supports_editing=self.supports_editing,
+            delete_token_id=delete,
+            split_token_id=split,
             algorithms=self.algorithms,
         )
 

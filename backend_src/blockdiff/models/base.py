@@ -14,6 +14,7 @@ from blockdiff.config import UniformDefaults
 from blockdiff.core import Phase
 
 NO_MASK_TOKEN = -1
+NO_CONTROL_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class ModelInfo:
     block_anchor: str = "prompt_end"  # or "zero": block b covers positions b*B..(b+1)*B-1
     supports_autoregressive: bool = True
     supports_editing: bool = False
+    # tokens of insert and delete editing, both or neither; like the mask they are never output
+    delete_token_id: int = NO_CONTROL_TOKEN
+    split_token_id: int = NO_CONTROL_TOKEN
     algorithms: tuple[str, ...] = ("low_confidence",)  # the first one is the default
     uniform: UniformDefaults | None = None  # set: canvases start as random tokens, not as masks
 
@@ -38,6 +42,17 @@ class ModelInfo:
     def decodes_blocks(self) -> bool:
         """Whether there is anything that a block could start as."""
         return self.mask_token_id >= 0 or self.uniform is not None
+
+    @property
+    def edits_length(self) -> bool:
+        """Whether token editing may also insert and delete."""
+        return self.delete_token_id >= 0
+
+    @property
+    def control_token_ids(self) -> tuple[int, ...]:
+        """Tokens that no output holds."""
+        own = (self.mask_token_id, self.delete_token_id, self.split_token_id)
+        return tuple(token for token in own if token >= 0)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ there changes, these change. Knows nothing of weights or of caches.
 
 from dataclasses import dataclass
 
-from blockdiff.planning.dtypes import STATE_BYTES, element_bytes
+from blockdiff.planning.dtypes import QUANTISED_DTYPES, STATE_BYTES, element_bytes
 from blockdiff.planning.shape import AttentionShape, DeltaShape, ExpertShape, ModelShape
 
 GREEDY_TILE = 1 << 24
@@ -29,19 +29,30 @@ class Load:
         return self.prefill_rows + 2 * self.slots * self.block_length
 
 
-def activation_bytes(shape: ModelShape, dtype: str, ways: int, load: Load) -> int:
+def activation_bytes(shape: ModelShape, dtype: str, load: Load) -> int:
     """The residual stream and the largest stage of a layer."""
     size = element_bytes(dtype)
     stream = 4 * load.rows * shape.hidden_size * size
-    stages = [_attention_stage(kind, size, load) // ways for kind in shape.attention]
+    stages = [_attention_stage(kind, size, load) for kind in shape.attention]
     if shape.delta is not None:
-        stages.append(_delta_stage(shape.delta, size, load) // ways)
+        stages.append(_delta_stage(shape.delta, size, load))
     if shape.experts is not None:
         stages.append(_expert_stage(shape.experts, shape.hidden_size, size, load))
     if shape.dense is not None:
         # gate and up side by side, the activated gate, the product
-        stages.append(load.rows * 4 * shape.dense.width * size // ways)
-    return stream + max(stages)
+        stages.append(load.rows * 4 * shape.dense.width * size)
+    return stream + max(stages) + _dequantised(shape, dtype)
+
+
+def _dequantised(shape: ModelShape, dtype: str) -> int:
+    """The largest projection, made dense in float32 and converted, where weights are quantised."""
+    if dtype not in QUANTISED_DTYPES:
+        return 0
+    outputs = [kind.projected_width for kind in shape.attention]
+    if shape.delta is not None:
+        outputs.append(shape.delta.channels + shape.delta.value_heads * shape.delta.value_dim)
+    outputs += [2 * own.width for own in (shape.dense, shape.experts) if own is not None]
+    return max(outputs) * shape.hidden_size * (4 + element_bytes(dtype))
 
 
 def _delta_stage(own: DeltaShape, size: int, load: Load) -> int:
@@ -57,14 +68,13 @@ def _delta_stage(own: DeltaShape, size: int, load: Load) -> int:
 def _attention_stage(own: AttentionShape, size: int, load: Load) -> int:
     """Projections, padded and mixed; all slots' keys and values gathered, joined and, in 16 bits,
     packed for the product; masks."""
-    heads = (2 if own.has_gate else 1) * own.heads + 2 * own.kv_heads
     places = own.kept_positions(load.context)
     cached = 2 * own.key_width * size * load.slots * places
     # every group keeps its mask for the round; attention turns one at a time into a bias
     largest_group = max(load.slots * load.block_length, load.prefill_rows)
     masks = (load.rows + largest_group * size) * places
     copies = 2 if size == 4 else 3
-    return 3 * load.rows * heads * own.head_dim * size + copies * cached + masks
+    return 3 * load.rows * own.projected_width * size + copies * cached + masks
 
 
 def _expert_stage(own: ExpertShape, hidden: int, size: int, load: Load) -> int:

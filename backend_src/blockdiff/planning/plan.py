@@ -12,6 +12,7 @@ from blockdiff.errors import ConfigError
 from blockdiff.planning import activations, needs
 from blockdiff.planning.model import PlannedModel
 from blockdiff.planning.shape import ModelShape
+from blockdiff.planning.split import share, split_problem
 
 DTYPES = ("bf16", "int8", "int4", "fp8", "fp32")
 MOST_SLOTS = 4096
@@ -101,14 +102,13 @@ def make_plan(model: PlannedModel, setup: Setup) -> Plan:
     _check(model.shape, setup)
     demand = _demand(model, setup)
     is_fitting = demand.total <= setup.usable
+    shape = share(model.shape, setup.tensor_parallel)
     return Plan(
         model=model,
         setup=setup,
         demand=demand,
-        kv_bytes_per_token=needs.kv_bytes_per_token(
-            model.shape, setup.dtype, setup.tensor_parallel
-        ),
-        state_bytes_per_request=needs.state_bytes(model.shape, setup.dtype, setup.tensor_parallel),
+        kv_bytes_per_token=needs.kv_bytes_per_token(shape, setup.dtype),
+        state_bytes_per_request=needs.state_bytes(shape, setup.dtype),
         fitting_slots=_fitting_slots(model, setup),
         fitting_context=_fitting_context(model, setup),
         changes=() if is_fitting else tuple(_changes(model, setup)),
@@ -133,24 +133,22 @@ def _check(shape: ModelShape, setup: Setup) -> None:
         )
     if not 0 <= setup.headroom <= 0.9:
         raise ConfigError(f"headroom: {setup.headroom} must be from 0 to 0.9")
-    if not needs.can_split(shape, setup.tensor_parallel):
-        counts = needs.split_counts(shape).items()
-        sizes = ", ".join(f"{name} ({count})" for name, count in counts)
-        raise ConfigError(
-            f"tensor-parallel: {setup.tensor_parallel} must divide each of the model's {sizes}"
-        )
+    problem = split_problem(shape, setup.tensor_parallel)
+    if problem is not None:
+        raise ConfigError(f"tensor-parallel: {setup.tensor_parallel} is not possible, {problem}")
 
 
 def _demand(model: PlannedModel, setup: Setup) -> Demand:
-    shape, dtype, ways = model.shape, setup.dtype, setup.tensor_parallel
+    dtype, ways = setup.dtype, setup.tensor_parallel
+    shape = share(model.shape, ways)
     load = activations.Load(setup.slots, setup.context, setup.block_length, setup.prefill_rows)
     return Demand(
         weights=needs.weight_bytes(model, dtype, ways),
         overhead=needs.overhead_bytes(setup.device, ways),
-        activations=activations.activation_bytes(shape, dtype, ways, load),
+        activations=activations.activation_bytes(shape, dtype, load),
         sampling=activations.sampling_bytes(shape, dtype, load),
-        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, ways, setup.context),
-        recurrent_state=setup.slots * needs.state_bytes(shape, dtype, ways),
+        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, setup.context),
+        recurrent_state=setup.slots * needs.state_bytes(shape, dtype),
     )
 
 
@@ -192,7 +190,7 @@ def _changes(model: PlannedModel, setup: Setup) -> list[str]:
     more = [
         replace(setup, tensor_parallel=ways)
         for ways in (2, 4, 8, 16)
-        if ways > setup.tensor_parallel and needs.can_split(model.shape, ways)
+        if ways > setup.tensor_parallel and split_problem(model.shape, ways) is None
     ]
     enough = next((larger for larger in more if _fits(model, larger)), None)
     if enough is not None:

@@ -29,6 +29,11 @@ class AttentionShape:
     def key_width(self) -> int:
         return self.kv_heads * self.head_dim
 
+    @property
+    def projected_width(self) -> int:
+        """Queries, their gates, keys and values side by side."""
+        return (2 if self.has_gate else 1) * self.query_width + 2 * self.key_width
+
 
 @dataclass(frozen=True)
 class DeltaShape:
@@ -91,6 +96,7 @@ class ModelShape:
     experts: ExpertShape | None = None
     dense: DenseShape | None = None
     signal_elements: int = 0  # numbers that one request's canvas keeps from step to step
+    can_be_split: bool = True  # over devices
     has_fixed_block: bool = False  # the block length is the model's, not the request's
     unused_parts: tuple[str, ...] = ()  # that a checkpoint may hold all the same
     copied_names: str = ""  # pattern of stored names that repeat other tensors; empty: none

@@ -38,8 +38,21 @@ LLADA2: dict[str, Any] = {
 SDAR: dict[str, Any] = {**_TRUNK, "model_type": "sdar", "intermediate_size": 24}
 SDAR_MOE: dict[str, Any] = {**_TRUNK, **_EXPERTS, "model_type": "sdar_moe"}
 QWEN3_MOE = {**SDAR_MOE, "model_type": "qwen3_moe", "intermediate_size": 24, "mlp_only_layers": [1]}
+GEMMA: dict[str, Any] = {
+    **{name: value for name, value in _TRUNK.items() if name != "mask_token_id"},
+    "model_type": "diffusion_gemma",
+    "intermediate_size": 24,
+    "moe_intermediate_size": 12,
+    "num_experts": 8,
+    "top_k_experts": 2,
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 1,
+    "sliding_window": 16,
+    "canvas_length": 8,
+    "tie_word_embeddings": True,
+}
 TIED = {"tie_word_embeddings": True}
-CONFIGS: list[dict[str, Any]] = [
+_EVERY: list[dict[str, Any]] = [
     TINY,
     {**TINY, **TIED},
     {**TINY, "model_type": "qwen3_5_moe"},
@@ -54,7 +67,10 @@ CONFIGS: list[dict[str, Any]] = [
     SDAR_MOE,
     QWEN3_MOE,
     {**SDAR, "model_type": "qwen3"},
+    GEMMA,
 ]
+# of families that load
+CONFIGS = [config for config in _EVERY if config["model_type"] in FAMILIES]
 
 # wide enough that weights, caches and rounds can be told from noise
 _LARGE = {"vocab_size": 8192, "head_dim": 64, "num_hidden_layers": 4, "block_size": 32}

@@ -14,12 +14,15 @@ import torch
 
 from blockdiff.checkpoint import load_model
 from blockdiff.cli.plan import DEFAULT_SLOTS
-from blockdiff.config import load_config, parse_config
+from blockdiff.config import AttentionConfig, HybridConfig, load_config, parse_config
 from blockdiff.engine import EngineConfig, forward
 from blockdiff.errors import ConfigError
+from blockdiff.models.group import Alone
 from blockdiff.models.registry import FAMILIES
+from blockdiff.models.share import Share, check_divisible
 from blockdiff.planning import Setup, activations, make_plan, needs, read_model
 from blockdiff.planning.families import describe
+from blockdiff.planning.split import share, split_problem
 from blockdiff.planning.units import GIB
 from blockdiff.weights.groups import group_of
 from blockdiff_kernels.gated_delta import gated_delta
@@ -87,8 +90,39 @@ def test_caches_are_as_large_as_planned(
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
     }
     shape = read_model(tmp_path).shape
-    planned = needs.kv_bytes(shape, dtype, 1, 100) + needs.state_bytes(shape, dtype, 1)
+    planned = needs.kv_bytes(shape, dtype, 100) + needs.state_bytes(shape, dtype)
     assert sum(storages.values()) == 3 * planned
+
+
+class FirstOf(Alone):
+    """A group whose other ranks are nowhere."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize("ways", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("config", [*CONFIGS, *LARGE.values()])
+def test_devices_share_a_model_as_the_engine_does(config: dict[str, Any], ways: int) -> None:
+    parsed = parse_config(config)
+    if ways == 1:
+        assert split_problem(describe(parsed), 1) is None
+        assert share(describe(parsed), 1) == describe(parsed)
+        return
+    try:
+        check_divisible(parsed, ways)
+    except ConfigError:
+        assert split_problem(describe(parsed), ways) is not None
+        return
+    assert split_problem(describe(parsed), ways) is None
+    own, local = share(describe(parsed), ways), Share(parsed, FirstOf(ways)).local()
+    kind = own.attention[0]
+    assert isinstance(local, HybridConfig | AttentionConfig)
+    assert (kind.heads, kind.kv_heads) == (local.num_attention_heads, local.num_key_value_heads)
+    if own.delta is not None:
+        assert isinstance(local, HybridConfig)
+        assert own.delta.key_heads == local.linear_num_key_heads
+        assert own.delta.value_heads == local.linear_num_value_heads
 
 
 def test_defaults_and_tiles_are_the_engine_s() -> None:

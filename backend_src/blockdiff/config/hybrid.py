@@ -102,35 +102,39 @@ class HybridConfig:
         return 2 * keys + self.linear_num_value_heads * self.linear_value_head_dim
 
 
+@dataclass(frozen=True)
+class _Family:
+    """What differs between the families of the trunk."""
+
+    name: str
+    needs_mask_token: bool
+    formulation: str  # where the config names none
+
+
+_CLOVER = _Family("clover_moe", needs_mask_token=True, formulation="C")
+_QWEN3_5 = _Family("qwen3_5_moe", needs_mask_token=False, formulation="A")
+
+
 def parse_clover(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     """The trunk with preview tensors, which formulation C uses, and a mask token."""
-    mask = read_mask_token(keys, is_required=True)
-    return _build("clover_moe", keys, generation, mask, "C")
+    return _build(_CLOVER, keys, generation)
 
 
 def parse_qwen3_5(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     """The trunk alone; without a mask token it decodes autoregressively only."""
-    mask = read_mask_token(keys, is_required=False)
-    return _build("qwen3_5_moe", keys, generation, mask, "A")
+    return _build(_QWEN3_5, keys, generation)
 
 
-def _build(
-    family: str,
-    keys: Keys,
-    generation: Mapping[str, Any],
-    mask_token: int | None,
-    formulation: str,
-) -> HybridConfig:
+def _build(family: _Family, keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     check_maths_keys(keys, _ONLY)
     head_dim = keys.integer("head_dim", default=256)
     rotary_dim, theta = read_rope(keys, head_dim, share=0.25, base=10_000_000.0)
     vocab_size = keys.integer("vocab_size")
     num_experts = keys.integer("num_experts")
     top_k = keys.integer("num_experts_per_tok", high=num_experts)
-    intermediate = keys.integer("moe_intermediate_size")
     anchor = keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end")
     return HybridConfig(
-        model_type=family,
+        model_type=family.name,
         vocab_size=vocab_size,
         hidden_size=keys.integer("hidden_size"),
         layer_types=_layer_types(keys),
@@ -149,15 +153,17 @@ def _build(
         linear_conv_kernel_dim=keys.integer("linear_conv_kernel_dim", low=2, high=64),
         num_experts=num_experts,
         num_experts_per_tok=top_k,
-        moe_intermediate_size=intermediate,
+        moe_intermediate_size=keys.integer("moe_intermediate_size"),
         shared_expert_intermediate_size=keys.integer("shared_expert_intermediate_size"),
         coreset=read_coreset(keys, num_experts, top_k, anchor == "zero"),
         block_size=keys.integer("block_size", default=DEFAULT_BLOCK, high=4096),
         block_anchor=anchor,
         default_threshold=read_threshold(keys),
-        mask_token_id=mask_token,
+        mask_token_id=read_mask_token(keys, family.needs_mask_token),
         eos_token_ids=read_eos_tokens(keys, generation, vocab_size),
-        preview_formulation=keys.choice("preview_formulation", FORMULATIONS, default=formulation),
+        preview_formulation=keys.choice(
+            "preview_formulation", FORMULATIONS, default=family.formulation
+        ),
     )
 
 

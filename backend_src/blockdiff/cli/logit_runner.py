@@ -11,21 +11,25 @@ from torch import Tensor
 from blockdiff.cli.logit_requests import LogitRequest
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.core import Phase
-from blockdiff.models.base import ConditionedModel, RoundBatch, Segment
+from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch, Segment
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.parallel.model import ParallelModel
 
 
 class LogitRunner:
     """One model and one cache slot, reused for request after request."""
 
     def __init__(
-        self, model: LanguageModel, max_tokens: int, recorded: RecordedTensors | None = None
+        self,
+        model: LanguageModel | ParallelModel,
+        max_tokens: int,
+        recorded: RecordedTensors | None = None,
     ) -> None:
         self.model = model
         self.recorded = recorded
         self.block_length = model.info.block_length
-        self.caches = model.new_caches(1, max_tokens)
+        self.caches: ModelCaches = model.new_caches(1, max_tokens)
 
     def run(self, request: LogitRequest) -> dict[str, Tensor]:
         """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""

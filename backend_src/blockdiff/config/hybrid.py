@@ -4,7 +4,7 @@ Knows their keys; knows nothing of tensors or of the engine.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockdiff.config.coreset import CoresetConfig, read_coreset
@@ -77,13 +77,13 @@ class HybridConfig:
     num_experts_per_tok: int
     moe_intermediate_size: int
     shared_expert_intermediate_size: int
-    coreset: CoresetConfig | None  # None: every row chooses among all experts
     block_size: int
     block_anchor: str
     default_threshold: float
     mask_token_id: int | None
     eos_token_ids: tuple[int, ...]
     preview_formulation: str  # one of FORMULATIONS
+    coreset: CoresetConfig | None = None  # None: every row chooses among all experts
 
     @property
     def has_preview_tensors(self) -> bool:
@@ -121,14 +121,22 @@ def _build(
     mask_token: int | None,
     formulation: str,
 ) -> HybridConfig:
+    config = _read(family, keys, generation, mask_token, formulation)
+    sizes = (config.num_experts, config.num_experts_per_tok)
+    return replace(config, coreset=read_coreset(keys, *sizes, config.block_anchor == "zero"))
+
+
+def _read(
+    family: str,
+    keys: Keys,
+    generation: Mapping[str, Any],
+    mask_token: int | None,
+    formulation: str,
+) -> HybridConfig:
     check_maths_keys(keys, _ONLY)
     head_dim = keys.integer("head_dim", default=256)
     rotary_dim, theta = read_rope(keys, head_dim, share=0.25, base=10_000_000.0)
-    vocab_size = keys.integer("vocab_size")
-    num_experts = keys.integer("num_experts")
-    top_k = keys.integer("num_experts_per_tok", high=num_experts)
-    intermediate = keys.integer("moe_intermediate_size")
-    anchor = keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end")
+    vocab_size, num_experts = keys.integer("vocab_size"), keys.integer("num_experts")
     return HybridConfig(
         model_type=family,
         vocab_size=vocab_size,
@@ -148,12 +156,11 @@ def _build(
         linear_value_head_dim=keys.integer("linear_value_head_dim"),
         linear_conv_kernel_dim=keys.integer("linear_conv_kernel_dim", low=2, high=64),
         num_experts=num_experts,
-        num_experts_per_tok=top_k,
-        moe_intermediate_size=intermediate,
+        num_experts_per_tok=keys.integer("num_experts_per_tok", high=num_experts),
+        moe_intermediate_size=keys.integer("moe_intermediate_size"),
         shared_expert_intermediate_size=keys.integer("shared_expert_intermediate_size"),
-        coreset=read_coreset(keys, num_experts, top_k, anchor == "zero"),
         block_size=keys.integer("block_size", default=DEFAULT_BLOCK, high=4096),
-        block_anchor=anchor,
+        block_anchor=keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end"),
         default_threshold=read_threshold(keys),
         mask_token_id=mask_token,
         eos_token_ids=read_eos_tokens(keys, generation, vocab_size),

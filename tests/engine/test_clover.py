@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import functools
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -88,6 +90,18 @@ def test_output_is_that_of_recomputing_everything(anchor: str) -> None:
     wanted = mixed_requests()[:7]
     for uid, blocks in run(engine, wanted).items():
         assert ids(blocks) == decode_alone(recompute, wanted[uid])[0]
+
+
+@pytest.mark.parametrize("formulation", ["A", "B"])
+def test_other_formulations_decode_as_if_recomputed(tmp_path: Path, formulation: str) -> None:
+    folder = shutil.copytree(CHECKPOINT, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "preview_formulation": formulation}))
+    changed = cast(BlockDiffusionModel, load_model(folder))
+    recompute, wanted = Recompute(changed), mixed_requests()[:4]
+    engine = Engine(changed, EngineConfig(max_slots=3, max_context=128))
+    found = {uid: ids(blocks) for uid, blocks in run(engine, wanted).items()}
+    assert found == {one.uid: decode_alone(recompute, one)[0] for one in wanted}
 
 
 def test_autoregressive_output_is_the_repeated_argmax_of_causal_logits() -> None:

@@ -94,7 +94,7 @@ def test_newer_files_say_num_local_experts() -> None:
         (TRUNK, {"mask_token_id": 32}, "mask_token_id is 32"),
         (TRUNK, {"block_anchor": "middle"}, "block_anchor is 'middle'"),
         (MOE, {"mlp_only_layers": [4]}, r"mlp_only_layers is \[4\]; .* from 0 to 3"),
-        (MOE, {"mlp_only_layers": 2}, "mlp_only_layers is 2"),
+        (MOE, {"mlp_only_layers": 0}, "mlp_only_layers is 0"),
         (MOE, {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
         (MOE, {"num_experts_per_tok": 6}, "num_experts_per_tok is 6"),
         (MOE, {"num_experts": None}, "num_local_experts is missing"),

@@ -125,6 +125,16 @@ def test_only_previews_differ_and_they_write_nothing(tmp_path: Path) -> None:
         assert (found[letter][2] - found["A"][2]).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("letter", ["A", "B", "C"])
+def test_a_preview_beside_its_riding_commit_is_one_after_it(tmp_path: Path, letter: str) -> None:
+    model = load(tmp_path, letter)
+    prefill, commit = rows(Phase.PREFILL, 0, 0, 7), rows(Phase.COMMIT, 0, 7, 5)
+    preview = rows(Phase.PREVIEW, 0, 12, 6)
+    apart, _ = run(model, [[prefill], [commit], [preview]])
+    together, _ = run(model, [[prefill], [commit, preview]])
+    torch.testing.assert_close(together[5:], apart, atol=1e-5, rtol=1e-5)
+
+
 def naive_mixer(weights: dict[str, Tensor], x: Tensor, first: Tensor, tail: Tensor) -> Tensor:
     """Formulation B of one layer in float64, row by row: x [T, H] -> [T, H]."""
     own = {name: tensor.double() for name, tensor in weights.items()}

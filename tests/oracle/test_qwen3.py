@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from blockdiff.checkpoint import load_model
 from blockdiff.core import Mode
 from blockdiff.engine import Engine, EngineConfig
 from tests.engine.fakes import Array, FakeModel, decode_alone, ids, request, run
 
 from .cases import VOCABULARY, Case, both_sides, bounded, draw_case
+from .checkpoints import random_model
 from .sides import Ours, Reference, assert_close
 
 MASK = VOCABULARY - 1
@@ -123,3 +126,24 @@ def test_the_engine_decodes_blocks_with_one(case: Case, anchor: str, threshold: 
         wanted = request(1, case.prompt, max_tokens=len(case.block) + 3, threshold=threshold)
         engine = Engine(ours.model, EngineConfig(max_context=96))
         assert ids(run(engine, [wanted])[1]) == decode_alone(recomputed, wanted)[0]
+
+
+def test_a_folder_that_transformers_saved(tmp_path: Path) -> None:
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=12,
+        intermediate_size=10,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        num_experts=3,
+        num_experts_per_tok=2,
+        moe_intermediate_size=6,
+        decoder_sparse_step=2,
+        experts_implementation="eager",
+    )
+    model = random_model(lambda: Qwen3MoeForCausalLM(config), 1)
+    model.save_pretrained(tmp_path)
+    ours = Ours(load_model(tmp_path), 16)
+    prompt = list(range(11))
+    assert_close(ours.commit(prompt), Reference(model, is_hybrid=False).commit(prompt))

@@ -1,15 +1,18 @@
 """Random tiny Qwen3.5-MoE models in float32. Run: pytest tests/oracle"""
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
+from blockdiff.checkpoint import load_model
 from blockdiff.config import FULL, LINEAR
 
 from .cases import VOCABULARY, Case, both_sides, bounded, draw_case
+from .checkpoints import random_model
 from .sides import Ours, Reference, assert_close
 
 
@@ -109,3 +112,28 @@ def test_states_after_a_commit_that_follows_a_preview(case: Case) -> None:
             for got, want in ((caches.keys, stored.keys), (caches.values, stored.values)):
                 assert_close(got[index, ours.slot, :, : ours.length], want[0])
         assert not caches.states[:, 0].any() and not caches.keys[:, 0].any()
+
+
+def test_a_folder_that_transformers_saved(tmp_path: Path) -> None:
+    config = Qwen3_5MoeTextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=12,
+        num_hidden_layers=4,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        head_dim=8,
+        linear_num_key_heads=1,
+        linear_num_value_heads=3,
+        linear_key_head_dim=4,
+        linear_value_head_dim=5,
+        num_experts=3,
+        num_experts_per_tok=2,
+        moe_intermediate_size=6,
+        shared_expert_intermediate_size=8,
+        experts_implementation="eager",
+    )
+    model = random_model(lambda: Qwen3_5MoeForCausalLM(config), 1)
+    model.save_pretrained(tmp_path)
+    ours = Ours(load_model(tmp_path), 16)
+    prompt = list(range(11))
+    assert_close(ours.commit(prompt), Reference(model, is_hybrid=True).commit(prompt))

@@ -4,7 +4,7 @@ Knows their keys; knows nothing of tensors or of the engine.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from blockdiff.config.coreset import CoresetConfig, read_coreset
@@ -77,13 +77,13 @@ class HybridConfig:
     num_experts_per_tok: int
     moe_intermediate_size: int
     shared_expert_intermediate_size: int
+    coreset: CoresetConfig | None  # None: every row chooses among all experts
     block_size: int
     block_anchor: str
     default_threshold: float
     mask_token_id: int | None
     eos_token_ids: tuple[int, ...]
     preview_formulation: str  # one of FORMULATIONS
-    coreset: CoresetConfig | None = None  # None: every row chooses among all experts
 
     @property
     def has_preview_tensors(self) -> bool:
@@ -102,43 +102,39 @@ class HybridConfig:
         return 2 * keys + self.linear_num_value_heads * self.linear_value_head_dim
 
 
+@dataclass(frozen=True)
+class _Family:
+    """What differs between the families of the trunk."""
+
+    name: str
+    needs_mask_token: bool
+    formulation: str  # where the config names none
+
+
+_CLOVER = _Family("clover_moe", needs_mask_token=True, formulation="C")
+_QWEN3_5 = _Family("qwen3_5_moe", needs_mask_token=False, formulation="A")
+
+
 def parse_clover(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     """The trunk with preview tensors, which formulation C uses, and a mask token."""
-    mask = read_mask_token(keys, is_required=True)
-    return _build("clover_moe", keys, generation, mask, "C")
+    return _build(_CLOVER, keys, generation)
 
 
 def parse_qwen3_5(keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     """The trunk alone; without a mask token it decodes autoregressively only."""
-    mask = read_mask_token(keys, is_required=False)
-    return _build("qwen3_5_moe", keys, generation, mask, "A")
+    return _build(_QWEN3_5, keys, generation)
 
 
-def _build(
-    family: str,
-    keys: Keys,
-    generation: Mapping[str, Any],
-    mask_token: int | None,
-    formulation: str,
-) -> HybridConfig:
-    config = _read(family, keys, generation, mask_token, formulation)
-    sizes = (config.num_experts, config.num_experts_per_tok)
-    return replace(config, coreset=read_coreset(keys, *sizes, config.block_anchor == "zero"))
-
-
-def _read(
-    family: str,
-    keys: Keys,
-    generation: Mapping[str, Any],
-    mask_token: int | None,
-    formulation: str,
-) -> HybridConfig:
+def _build(family: _Family, keys: Keys, generation: Mapping[str, Any]) -> HybridConfig:
     check_maths_keys(keys, _ONLY)
     head_dim = keys.integer("head_dim", default=256)
     rotary_dim, theta = read_rope(keys, head_dim, share=0.25, base=10_000_000.0)
-    vocab_size, num_experts = keys.integer("vocab_size"), keys.integer("num_experts")
+    vocab_size = keys.integer("vocab_size")
+    num_experts = keys.integer("num_experts")
+    top_k = keys.integer("num_experts_per_tok", high=num_experts)
+    anchor = keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end")
     return HybridConfig(
-        model_type=family,
+        model_type=family.name,
         vocab_size=vocab_size,
         hidden_size=keys.integer("hidden_size"),
         layer_types=_layer_types(keys),
@@ -156,15 +152,18 @@ def _read(
         linear_value_head_dim=keys.integer("linear_value_head_dim"),
         linear_conv_kernel_dim=keys.integer("linear_conv_kernel_dim", low=2, high=64),
         num_experts=num_experts,
-        num_experts_per_tok=keys.integer("num_experts_per_tok", high=num_experts),
+        num_experts_per_tok=top_k,
         moe_intermediate_size=keys.integer("moe_intermediate_size"),
         shared_expert_intermediate_size=keys.integer("shared_expert_intermediate_size"),
+        coreset=read_coreset(keys, num_experts, top_k, anchor == "zero"),
         block_size=keys.integer("block_size", default=DEFAULT_BLOCK, high=4096),
-        block_anchor=keys.choice("block_anchor", BLOCK_ANCHORS, default="prompt_end"),
+        block_anchor=anchor,
         default_threshold=read_threshold(keys),
-        mask_token_id=mask_token,
+        mask_token_id=read_mask_token(keys, family.needs_mask_token),
         eos_token_ids=read_eos_tokens(keys, generation, vocab_size),
-        preview_formulation=keys.choice("preview_formulation", FORMULATIONS, default=formulation),
+        preview_formulation=keys.choice(
+            "preview_formulation", FORMULATIONS, default=family.formulation
+        ),
     )
 
 

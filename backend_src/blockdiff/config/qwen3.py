@@ -47,8 +47,8 @@ def parse_qwen3_moe(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfi
         is_normalised=keys.boolean("norm_topk_prob", default=False),
     )
     step = keys.integer("decoder_sparse_step", default=1)
-    listed = keys.get("mlp_only_layers") or []
-    layers = all_layers(keys)
+    layers, listed = all_layers(keys), keys.get("mlp_only_layers")
+    listed = [] if listed is None else listed
     if not isinstance(listed, list) or any(type(i) is not int or i not in layers for i in listed):
         raise keys.error("mlp_only_layers", f"a list of layers from 0 to {layers[-1]}")
     dense = tuple(i for i in layers if i in listed or (i + 1) % step)

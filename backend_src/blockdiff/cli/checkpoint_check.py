@@ -16,9 +16,18 @@ class _Checked(Exception):
     """Raised instead of reading the first tensor: every check is then done."""
 
 
-def check_checkpoint(folder: Path, dtype: str = "float32", device: str = "cpu") -> "AnyConfig":
-    """Check config, shards, tensor shapes and tokenizer; one line says what is wrong."""
+def check_checkpoint(
+    folder: Path, dtype: str = "float32", device: str = "cpu", ranks: int = 1
+) -> "AnyConfig":
+    """Check config, shards, tensor shapes and tokenizer; one line says what is wrong.
+
+    With more than one rank, check that so many can share the model too.
+    """
     config = check_checkpoint_files(folder, dtype, device)
+    if ranks > 1:
+        from blockdiff.models.share import check_divisible
+
+        check_divisible(config, ranks)
     check_tokenizer(folder, config.vocab_size)
     return config
 

@@ -32,10 +32,12 @@ from blockdiff.cli.loading import (
     progress_bar,
     read_lines,
 )
+from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.text import Tokenizer
 
@@ -78,6 +80,8 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    tensor_parallel: TensorParallel = 1,
+    tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     png: Annotated[Path | None, typer.Option(help="Draw quality against forwards.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result here too.")] = None,
     output: Annotated[TableFormat, typer.Option("--format")] = TableFormat.table,
@@ -89,7 +93,8 @@ def evaluate(
     if tokenizer is None:
         raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
     questions = _questions(path, tokenizer, limit)
-    loaded = load_with_progress(model, device, dtype)
+    parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
+    loaded = load_with_progress(model, device, dtype, parallel)
     settings = _settings(loaded, numbers[0], numbers[1], autoregressive)
     engine = _build_engine(loaded, questions, settings, max_tokens, concurrency)
     scores = _measure(engine, tokenizer, questions, settings, max_tokens)

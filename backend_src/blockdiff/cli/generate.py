@@ -20,6 +20,7 @@ from blockdiff.cli.loading import (
     progress_bar,
     read_lines,
 )
+from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.cli.request_lines import Job, RequestLine, build_request, check_fields, parse_line
 from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
 from blockdiff.core import Mode
@@ -27,6 +28,7 @@ from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 from blockdiff.text import Tokenizer
 
 DEFAULT_CONCURRENCY = 8
@@ -74,6 +76,8 @@ def generate(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     concurrency: Annotated[int, typer.Option(min=1, help="Slots.")] = DEFAULT_CONCURRENCY,
+    tensor_parallel: TensorParallel = 1,
+    tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     output: Annotated[OutputFormat, typer.Option("--format")] = OutputFormat.text,
 ) -> None:
     """Generate text without a server, for one prompt or for a file of requests."""
@@ -101,7 +105,8 @@ def generate(
     }
     lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})
     tokenizer = load_tokenizer(model)
-    loaded = load_with_progress(model, device, dtype)
+    parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
+    loaded = load_with_progress(model, device, dtype, parallel)
     jobs = _build_jobs(lines, loaded, tokenizer)
     engine = _build_engine(loaded, tokenizer, jobs, concurrency)
     show = _print_json if output is OutputFormat.json else _print_text

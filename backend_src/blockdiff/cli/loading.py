@@ -11,10 +11,13 @@ from typing import cast
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from blockdiff.checkpoint import load_model
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.parallel.load import load_shared
+from blockdiff.parallel.settings import ParallelSettings
 from blockdiff.text import Tokenizer
+
+ALONE = ParallelSettings()
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:
@@ -22,10 +25,12 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
     return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
 
 
-def load_with_progress(folder: Path, device: str, dtype: str) -> BlockDiffusionModel:
+def load_with_progress(
+    folder: Path, device: str, dtype: str, parallel: ParallelSettings = ALONE
+) -> BlockDiffusionModel:
     """The model, with a progress bar on stderr while its tensors are read."""
     with progress_bar("loading") as advance:
-        loaded = load_model(folder, device, dtype, progress=advance)
+        loaded = load_shared(folder, device, dtype, parallel, advance)
     # A family's class takes its own caches, which is narrower than the protocol says.
     return cast(BlockDiffusionModel, loaded)
 

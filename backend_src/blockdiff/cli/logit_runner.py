@@ -10,18 +10,19 @@ from torch import Tensor
 
 from blockdiff.cli.logit_requests import LogitRequest
 from blockdiff.core import Phase
-from blockdiff.models.base import RoundBatch, Segment
+from blockdiff.models.base import ModelCaches, RoundBatch, Segment
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.parallel.model import ParallelModel
 
 
 class LogitRunner:
     """One model and one cache slot, reused for request after request."""
 
-    def __init__(self, model: LanguageModel, max_tokens: int) -> None:
+    def __init__(self, model: LanguageModel | ParallelModel, max_tokens: int) -> None:
         self.model = model
         self.block_length = model.info.block_length
-        self.caches = model.new_caches(1, max_tokens)
+        self.caches: ModelCaches = model.new_caches(1, max_tokens)
 
     def run(self, request: LogitRequest) -> dict[str, Tensor]:
         """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""

@@ -71,9 +71,14 @@ class LanguageModel(ABC):
         """See ``models.base``; one process either works or is not there to be asked."""
         return
 
+    def close(self) -> None:
+        """Nothing outlives a model of one process."""
+        return
+
     @torch.inference_mode()
-    def slot_states(self, caches: KeyValueCaches, slot: int, length: int) -> dict[str, Tensor]:
+    def slot_states(self, caches: ModelCaches, slot: int, length: int) -> dict[str, Tensor]:
         """What ``slot`` holds after ``length`` committed tokens; see ``models.states``."""
+        assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         return slot_states(self.share, caches, slot, length)
 
 

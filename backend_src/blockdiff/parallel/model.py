@@ -5,7 +5,7 @@ of requests or of how a family computes.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -95,7 +95,7 @@ class ParallelModel:
         return self.together(message, lambda: self.own.slot_states(caches.own, slot, length))
 
     @property
-    def followers(self) -> list[Follower]:
+    def followers(self) -> Sequence[Follower]:
         """The processes of the other ranks."""
         return self._ranks.followers
 

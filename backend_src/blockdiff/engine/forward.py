@@ -21,7 +21,7 @@ from blockdiff.decoding.acceptance import (
 from blockdiff.decoding.alternatives import best_unbanned, choose_alternatives
 from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, noise_keys
-from blockdiff.engine.decisions import write_accepted
+from blockdiff.engine.decisions import overwrite, write_accepted
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
@@ -68,7 +68,7 @@ def run_round(
         resample = _resampler(model, hidden, plan, edited)
         choices = _choices(packed[:, edited])
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
-        decisions.overwrite(edited, update)
+        overwrite(decisions, edited, update)
     return decisions
 
 

@@ -42,16 +42,6 @@ class Decisions:
     is_settled: Flags
     """[G] no token of a place that is not open will change."""
 
-    def overwrite(self, groups: Ints, others: "Decisions") -> None:
-        """Take ``others``, of ``groups`` [N], for these groups' lines."""
-        for mine, theirs in (
-            (self.canvas, others.canvas),
-            (self.log_probs, others.log_probs),
-            (self.is_open, others.is_open),
-            (self.is_settled, others.is_settled),
-        ):
-            mine[groups] = theirs
-
 
 NOTHING = Decisions(
     canvas=np.zeros((0, 1), np.int64),

@@ -13,11 +13,13 @@ from blockdiff.models.registry import FAMILIES
 
 from .checkpoints import TINY, write
 from .test_config_attention import CONFIGS
+from .test_config_diffusion_gemma import TEXT
 
 ALL: dict[str, dict[str, Any]] = {
     "clover_moe": TINY,
     "qwen3_5_moe": {**TINY, "model_type": "qwen3_5_moe"},
     **CONFIGS,
+    "diffusion_gemma": {**TEXT, "model_type": "diffusion_gemma_text"},
     "qwen3": {**CONFIGS["sdar"], "model_type": "qwen3"},
     "qwen3_moe": {**CONFIGS["sdar_moe"], "model_type": "qwen3_moe"},
 }

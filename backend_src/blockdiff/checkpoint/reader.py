@@ -17,7 +17,10 @@ from blockdiff.weights.ranges import describe
 SINGLE = "model.safetensors"
 PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 # parts of multimodal and multi-token-prediction checkpoints that text generation never uses
-IGNORED = ("mtp.", "visual.", "vision_tower.", "audio_tower.")
+IGNORED = (
+    *("mtp.", "visual.", "vision_tower.", "audio_tower."),
+    *("encoder.vision_tower.", "encoder.embed_vision."),
+)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 

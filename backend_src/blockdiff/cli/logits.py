@@ -61,13 +61,15 @@ def _run(
     from blockdiff.cli.loading import progress_bar, read_model
     from blockdiff.cli.logit_requests import parse_request, read_requests
     from blockdiff.cli.logit_runner import LogitRunner
+    from blockdiff.cli.recorded import RecordedTensors
 
     model = read_model(folder, *how)
     if requests is not None:
         asked = read_requests(requests, model.info, model.formulation)
     else:
         asked = [parse_request(_single_fields(single), model.info, model.formulation)]
-    runner = LogitRunner(model, max(request.total_tokens for request in asked))
+    longest = max(request.total_tokens for request in asked)
+    runner = LogitRunner(model, longest, RecordedTensors(folder))
     tensors: dict[str, Tensor] = {}
     with progress_bar("requests") as advance:
         for number, request in enumerate(asked, start=1):

@@ -25,11 +25,11 @@ CHECKPOINT = os.environ.get("BLOCKDIFF_TEST_CHECKPOINT", str(ROOT / "demo" / "ch
 class Serving:
     """A running `blockdiff serve` and where it listens."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "blockdiff.cli.main", "serve", "--model", CHECKPOINT]
             + ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-            + ["--slots", "2", "--threads", "1", "--format", "json"],
+            + ["--slots", "2", "--threads", "1", "--format", "json", *flags],
             stdout=subprocess.PIPE,
             text=True,
         )

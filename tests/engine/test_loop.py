@@ -201,6 +201,48 @@ def test_shutdown_ends_what_does_not_finish_in_time() -> None:
     assert "shutting down" in str(inbox.wait()[-1].error)
 
 
+def dying_model(when: Callable[[], bool]) -> HashModel:
+    """A model that has lost a part of itself, for good, as soon as ``when`` says so."""
+    model = HashModel()
+
+    def check() -> None:
+        if when():
+            raise EngineDeadError("rank 1 died")
+
+    model.check = check  # type: ignore[method-assign]
+    return model
+
+
+def test_a_model_that_dies_in_a_round_ends_the_engine_at_once(
+    start: Callable[..., EngineLoop],
+) -> None:
+    """Not after several failed rounds; what the round gave is not handed out."""
+    is_dead = threading.Event()
+    model = dying_model(is_dead.is_set)
+    model.before_round = lambda number: is_dead.set() if number == 2 else None
+    loop = start(model, max_slots=1)
+    inbox = Inbox()
+    loop.submit(request(max_tokens=200, ignore_eos=True), inbox, loop.wait_for_slot(never))
+    last = inbox.wait()[-1]
+    assert (
+        last.error is not None and "rank 1 died" in last.error and "rounds failed" not in last.error
+    )
+    assert not loop.is_healthy and len(model.rounds) == 3
+
+
+def test_a_model_that_dies_while_nothing_runs_is_noticed(
+    start: Callable[..., EngineLoop],
+) -> None:
+    is_dead = threading.Event()
+    loop = start(dying_model(is_dead.is_set), max_slots=1)
+    time.sleep(0.25)
+    assert loop.is_healthy
+    is_dead.set()
+    wait_until(lambda: not loop.is_healthy)
+    with pytest.raises(EngineDeadError, match="rank 1 died"):
+        loop.wait_for_slot(never)
+
+
 def test_one_failing_round_fails_its_requests_and_the_loop_lives_on(
     start: Callable[..., EngineLoop],
 ) -> None:

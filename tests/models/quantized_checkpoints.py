@@ -43,7 +43,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 32,
         "shared_expert_intermediate_size": 64,
     },
-    "sdar": {**TRUNK, "model_type": "sdar", "intermediate_size": 96},
+    "sdar": {
+        **{key: value for key, value in TRUNK.items() if "expert" not in key and "moe" not in key},
+        "model_type": "sdar",
+        "intermediate_size": 96,
+    },
     "llada2_moe": {
         **TRUNK,
         "model_type": "llada2_moe",

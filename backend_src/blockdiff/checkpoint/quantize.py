@@ -7,7 +7,7 @@ The same source gives the same bytes. Knows nothing of families.
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from blockdiff.checkpoint.reader import INDEX, StoredTensor, open_checkpoint, refuse
+from blockdiff.checkpoint.reader import open_checkpoint, refuse
 from blockdiff.checkpoint.scheme import HIGH_PRECISION, STORED_DTYPES, Scheme, is_quantisable
-from blockdiff.checkpoint.source import Progress
+from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import load_config, read_json
 from blockdiff.config.quantization import KEY, parse_quantization
 from blockdiff.errors import ConfigError
+from blockdiff.weights.headers import INDEX
 from blockdiff.weights.manifest import MANIFEST, read_manifest_with_digest, write_manifest
 
 SHARD_BYTES = 4 << 30
@@ -28,6 +29,7 @@ SHARD_BYTES = 4 << 30
 _LEFT_OUT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 _LAYOUTS = {"int4": "pack-quantized", "int8": "int-quantized", "fp8": "float-quantized"}
 Named = tuple[str, Tensor]
+Progress = Callable[[int, int], None]
 
 
 def quantize_checkpoint(

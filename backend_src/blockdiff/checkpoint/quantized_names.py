@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockdiff.checkpoint.formats import Format, StoredPart, make_format
-from blockdiff.checkpoint.reader import CheckpointFiles, StoredTensor
+from blockdiff.checkpoint.reader import CheckpointFiles
 from blockdiff.checkpoint.scheme import KINDS
+from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import read_json
 from blockdiff.config.quantization import Quantization, parse_quantization
 from blockdiff.errors import ConfigError

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from blockdiff.checkpoint.quantized_names import WEIGHT, QuantizedNames
-from blockdiff.checkpoint.reader import StoredTensor
 from blockdiff.checkpoint.scheme import KINDS, Scheme, is_quantisable
-from blockdiff.checkpoint.source import DenseSource, Progress
+from blockdiff.checkpoint.source import DenseSource
+from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.errors import ConfigError
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span, concat_rows
@@ -54,7 +54,8 @@ class QuantizedSource(DenseSource, ABC):
         pairs = [self.routed_expert(names, number) for number in numbers]
         if names.shared is not None:
             pairs.append(self._shared_expert(names.shared, rank, ways))
-        return ListedExperts([gate_up for gate_up, _ in pairs], [down for _, down in pairs])
+        gate_up, down = zip(*pairs, strict=True)
+        return ListedExperts(gate_up, down, names.activation)
 
     def has_quantised(self, names: ExpertNames, number: int) -> bool:
         """Whether any projection of a routed expert is quantised."""
@@ -88,10 +89,10 @@ class StoredQuantizedSource(QuantizedSource):
         device: torch.device,
         dtype: torch.dtype,
         float32: tuple[str, ...] = (),
-        progress: Progress | None = None,
     ) -> None:
         """As ``DenseSource``; ``tensors`` are the plain ones and those of ``names``."""
-        super().__init__(tensors, device, dtype, float32, progress)
+        super().__init__(tensors, device, dtype, float32)
+        self.stored = tensors
         self.names = names
 
     def is_quantised(self, module: str) -> bool:
@@ -101,8 +102,6 @@ class StoredQuantizedSource(QuantizedSource):
     def quantised(self, module: str) -> QuantizedLinear:
         """See ``QuantizedSource``; ConfigError for values that cannot be."""
         values, scale = self._decode(module)
-        # own memory: a mapped file's pages are neither aligned nor sure to stay
-        values = values.clone()
         return QuantizedLinear(values.to(self.device), scale.to(self.device))
 
     def tensor(self, name: str, rows: Sequence[Span] | None = None) -> Tensor:
@@ -119,7 +118,7 @@ class StoredQuantizedSource(QuantizedSource):
     def _decode(self, module: str) -> tuple[Tensor, Tensor]:
         shape = self.names.modules[module]
         tensors = {
-            end: self._read(f"{module}.{end}")
+            end: self.stored[f"{module}.{end}"].read()
             for end in self.names.format.parts(*shape)
             if f"{module}.{end}" in self.tensors
         }
@@ -146,10 +145,10 @@ class QuantizingSource(QuantizedSource):
         device: torch.device,
         dtype: torch.dtype,
         float32: tuple[str, ...] = (),
-        progress: Progress | None = None,
     ) -> None:
         """As ``DenseSource``; projections become what ``scheme`` says."""
-        super().__init__(tensors, device, dtype, float32, progress)
+        super().__init__(tensors, device, dtype, float32)
+        self.stored = tensors
         self.scheme = scheme
 
     def is_quantised(self, module: str) -> bool:
@@ -159,7 +158,7 @@ class QuantizingSource(QuantizedSource):
 
     def quantised(self, module: str) -> QuantizedLinear:
         """See ``QuantizedSource``."""
-        return self._quantise(module, self._read(module + WEIGHT))
+        return self._quantise(module, self.stored[module + WEIGHT].read())
 
     def has_quantised(self, names: ExpertNames, number: int) -> bool:
         """Experts are, in either layout."""
@@ -170,8 +169,8 @@ class QuantizingSource(QuantizedSource):
         if names.routed + "gate_up_proj" not in self.tensors:
             return super().routed_expert(names, number)
         place, own = (slice(number, number + 1),), f"{names.routed}{number}."
-        gate_up = self._read(names.routed + "gate_up_proj", place)[0]
-        down = self._read(names.routed + "down_proj", place)[0]
+        gate_up = self.stored[names.routed + "gate_up_proj"].read(place)[0]
+        down = self.stored[names.routed + "down_proj"].read(place)[0]
         return self._quantise(own + "gate_proj", gate_up), self._quantise(own + "down_proj", down)
 
     def _quantise(self, module: str, weight: Tensor) -> QuantizedLinear:
@@ -182,9 +181,7 @@ class QuantizingSource(QuantizedSource):
         return self.tensors[own + "gate_proj.weight"].shape[0]
 
 
-Options = tuple[
-    Mapping[str, StoredTensor], torch.device, torch.dtype, tuple[str, ...], Progress | None
-]
+Options = tuple[Mapping[str, StoredTensor], torch.device, torch.dtype, tuple[str, ...]]
 
 
 def make_source(names: QuantizedNames | None, dtype: str, options: Options) -> DenseSource:

@@ -14,6 +14,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
+from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.cli.checkers import CHECKERS
 from blockdiff.cli.eval_compare import (
     COMPARE_NOTE,
@@ -40,11 +41,12 @@ from blockdiff.cli.loading import (
     progress_bar,
     read_lines,
 )
+from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
-from blockdiff.models.memory import weight_bytes
+from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.text import Tokenizer
 
@@ -87,6 +89,8 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
+    tensor_parallel: TensorParallel = 1,
+    tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     compare: Annotated[
         Path | None,
         typer.Option(help="Checkpoint this one was made from: compare both, in one setting."),
@@ -102,8 +106,11 @@ def evaluate(
     if tokenizer is None:
         raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
     questions = _questions(path, tokenizer, limit)
-    loaded = load_with_progress(model, device, dtype)
+    parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
+    loaded = load_with_progress(model, device, dtype, parallel)
     if compare is not None:
+        if tensor_parallel > 1:
+            raise ConfigError("tensor_parallel: a comparison runs in one process; leave it out")
         setting = _single_setting(loaded, numbers, thresholds != THRESHOLDS, steps != STEPS, png)
         reference = load_with_progress(compare, device, reference_dtype(dtype))
         check_comparable(loaded, reference)
@@ -163,7 +170,7 @@ def _show_comparison(
     out: Path | None,
     output: TableFormat,
 ) -> None:
-    sizes = [weight_bytes(engine.model) for engine in engines]
+    sizes = [sum(map(tensor_bytes, model_tensors(engine.model))) for engine in engines]
     result = {
         **facts,
         "prompts": found[-1].model.prompts,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.errors import ConfigError, RequestError
+from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +32,8 @@ def logits(
     block_length: Annotated[int | None, typer.Option(help="Block length.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    tensor_parallel: TensorParallel = 1,
+    tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
 ) -> None:
     """Write logits [positions, vocab] and states of one phase, or of every line of a file."""
     single = {
@@ -39,7 +43,8 @@ def logits(
         "block_length": block_length,
     }
     _check_usage(single, requests, out)
-    _run(model, out, single, requests, dtype, device)
+    parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
+    _run(model, out, single, requests, (device, dtype, parallel))
 
 
 def _run(
@@ -47,25 +52,24 @@ def _run(
     out: Path,
     single: dict[str, Any],
     requests: Path | None,
-    dtype: str,
-    device: str,
+    how: tuple[str, str, ParallelSettings],
 ) -> None:
     # torch takes seconds to import, which other commands and --help need not wait for
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from blockdiff.checkpoint import load_model
-    from blockdiff.cli.loading import progress_bar
+    from blockdiff.cli.loading import progress_bar, read_model
     from blockdiff.cli.logit_requests import parse_request, read_requests
     from blockdiff.cli.logit_runner import LogitRunner
+    from blockdiff.cli.recorded import RecordedTensors
 
-    with progress_bar("loading") as advance:
-        model = load_model(folder, device, dtype, advance)
+    model = read_model(folder, *how)
     if requests is not None:
         asked = read_requests(requests, model.info, model.formulation)
     else:
         asked = [parse_request(_single_fields(single), model.info, model.formulation)]
-    runner = LogitRunner(model, max(request.total_tokens for request in asked))
+    longest = max(request.total_tokens for request in asked)
+    runner = LogitRunner(model, longest, RecordedTensors(folder))
     tensors: dict[str, Tensor] = {}
     with progress_bar("requests") as advance:
         for number, request in enumerate(asked, start=1):

@@ -176,7 +176,7 @@ def notes(made: Plan) -> list[str]:
             "(embeddings, output head, routers and norms stay in bf16)"
         )
     if made.setup.tensor_parallel > 1:
-        found.append("this release runs on one device; more devices are a forecast")
+        found.append("several devices are a forecast: this release has not been run on them")
     return found
 
 

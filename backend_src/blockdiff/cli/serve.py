@@ -4,9 +4,7 @@ Knows the command line and the repository's settings; starting and watching is b
 """
 
 import json
-import os
 import signal
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -17,7 +15,7 @@ import typer
 from blockdiff.cli.serve_weights import verify_served_weights, weights_parameters
 from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
 from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
-from blockdiff.embedded.paths import cache_directory
+from blockdiff.embedded.logfile import new_log_path
 from blockdiff.embedded.repository import (
     ENGINE_MODEL,
     build_repository,
@@ -33,7 +31,6 @@ from blockdiff.weights.identity import WeightsIdentity
 # What callers name; Triton loads what these need.
 ENTRY_MODELS = ("ensemble", "unary")
 RELAY = "relay.sock"
-KEPT_LOGS = 20
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,8 @@ class ServeOptions:
     max_context: int | None = None
     device: str | None = None
     dtype: str | None = None
+    tensor_parallel: int | None = None
+    tensor_parallel_timeout: float | None = None
     exit_timeout: int = 30
     grpc_threads: int = 8
     log_file: Path | None = None
@@ -64,9 +63,14 @@ def make_server(
 ) -> TritonServer:
     """The server for these options; ``work`` takes its repository, sockets and log."""
     template = options.repository or template_repository()
-    parameters = {"device": options.device, "dtype": options.dtype}
-    parameters |= weights_parameters(options.weights)
-    given = {key: value for key, value in parameters.items() if value is not None}
+    parameters = {
+        "device": options.device,
+        "dtype": options.dtype,
+        "tensor_parallel": options.tensor_parallel,
+        "tensor_parallel_timeout_seconds": options.tensor_parallel_timeout,
+        **weights_parameters(options.weights),
+    }
+    given = {key: str(value) for key, value in parameters.items() if value is not None}
     repository = build_repository(
         template,
         work / "model_repository",
@@ -96,15 +100,6 @@ def server_arguments(options: ServeOptions, installation: TritonInstallation) ->
     if installation.supports("--grpc-infer-thread-count"):
         arguments.append(f"--grpc-infer-thread-count={options.grpc_threads}")
     return (*arguments, *options.triton_args)
-
-
-def new_log_path() -> Path:
-    """A log file of this run in the cache; only the newest runs' logs are kept."""
-    folder = cache_directory() / "logs"
-    folder.mkdir(exist_ok=True)
-    for old in sorted(folder.glob("tritonserver-*.log"))[:-KEPT_LOGS]:
-        old.unlink(missing_ok=True)
-    return folder / f"tritonserver-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
 def model_environment(options: ServeOptions, work: Path) -> dict[str, str]:
@@ -208,6 +203,12 @@ def serve(
     dtype: Annotated[
         str | None, typer.Option(help="float32 (default), bfloat16, int8, int4 or fp8.")
     ] = None,
+    tensor_parallel: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Processes that share the model; 1.")
+    ] = None,
+    tensor_parallel_timeout: Annotated[
+        float | None, typer.Option(help="Seconds until one that does not answer is dead; 60.")
+    ] = None,
     verify: Annotated[
         bool | None,
         typer.Option("--verify/--no-verify", help="Check the weights against their manifest."),
@@ -250,6 +251,8 @@ def serve(
         max_context=max_context,
         device=device,
         dtype=dtype,
+        tensor_parallel=tensor_parallel,
+        tensor_parallel_timeout=tensor_parallel_timeout,
         exit_timeout=exit_timeout_secs,
         grpc_threads=grpc_infer_thread_count,
         log_file=log_file,
@@ -282,7 +285,8 @@ def _check_first(options: ServeOptions, verify: bool | None) -> WeightsIdentity 
             raise ConfigError(f"model folder {options.model}: not found")
         return None
     dtype, device = options.dtype or "float32", options.device or "cpu"
-    most = check_checkpoint(options.model, dtype, device).max_position_embeddings
+    config = check_checkpoint(options.model, dtype, device, options.tensor_parallel or 1)
+    most = config.max_position_embeddings
     if options.max_context is not None and options.max_context > most:
         raise ConfigError(f"--max-context {options.max_context}: the model allows 1 to {most}")
     return verify_served_weights(options.model, verify, say)

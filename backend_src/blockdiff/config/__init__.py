@@ -5,8 +5,13 @@ One file per group of families. Needs no torch; knows nothing of tensors or of t
 
 from blockdiff.config.attention import BLOCK_CAUSAL, AttentionConfig, RouterConfig
 from blockdiff.config.coreset import MAX_POOL, CoresetConfig
-from blockdiff.config.diffusion_gemma import AttentionShape, DiffusionGemmaConfig, Rotary
-from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
+from blockdiff.config.diffusion_gemma import (
+    AttentionShape,
+    DiffusionGemmaConfig,
+    Rotary,
+    UniformDefaults,
+)
+from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config, unused_keys
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig
 from blockdiff.config.parts import FULL, LINEAR, SLIDING
@@ -25,8 +30,10 @@ __all__ = [
     "DiffusionGemmaConfig",
     "HybridConfig",
     "Rotary",
+    "UniformDefaults",
     "RouterConfig",
     "load_config",
     "parse_config",
     "read_json",
+    "unused_keys",
 ]

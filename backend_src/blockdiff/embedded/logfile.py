@@ -1,7 +1,13 @@
-"""Reads tritonserver's log while it grows: progress for people, the first error for messages."""
+"""Tritonserver's log: where it goes, and progress and the first error from it while it grows."""
 
+import os
 import re
+import time
 from pathlib import Path
+
+from blockdiff.embedded.paths import cache_directory
+
+KEPT_LOGS = 20
 
 # I1130 12:00:00.123456 4711 model_lifecycle.cc:473] "loading: block_diffusion:1"
 _LINE = re.compile(r"^(?P<level>[IWEF])\d{4} [\d:.]+ \d+ [^\]]+\] (?P<text>.*)$")
@@ -61,3 +67,12 @@ class LogFollower:
 def _first_sentence(text: str) -> str:
     """Without quotes and without the traceback that follows an escaped line break."""
     return text.strip('"').split("\\n")[0].rstrip()
+
+
+def new_log_path() -> Path:
+    """A log file of this run in the cache; only the newest runs' logs are kept."""
+    folder = cache_directory() / "logs"
+    folder.mkdir(exist_ok=True)
+    for old in sorted(folder.glob("tritonserver-*.log"))[:-KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    return folder / f"tritonserver-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"

@@ -24,7 +24,7 @@ from blockdiff.models.base import ModelCaches
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.parallel.group import DistributedGroup, PeerLostError
-from blockdiff.parallel.launch import LOST_PEER_CODE, ignore_interrupts
+from blockdiff.parallel.launch import LOST_PEER_CODE, follow_rank_0
 from blockdiff.parallel.messages import Command, Numbers, decode, unpack_batch
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def leave_with_rank_0(connection: Connection) -> None:
 def main(arguments: list[str]) -> int:
     """Exit code: 0 rank 0 is gone, ``LOST_PEER_CODE`` another rank is, 1 this one failed."""
     orders = Orders(**json.loads(arguments[0]))
-    ignore_interrupts()
+    follow_rank_0()
     connection = Connection(orders.connection)
     threading.Thread(target=leave_with_rank_0, args=(connection,), daemon=True).start()
     try:

@@ -4,6 +4,7 @@ Knows processes and pipes; knows nothing of models or of rounds.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from blockdiff.errors import BlockdiffError, ConfigError, EngineDeadError
 # how a follower ends that only noticed that another rank was gone
 LOST_PEER_CODE = 3
 END_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -77,7 +79,8 @@ class Follower:
 def start_follower(rank: int, orders: Mapping[str, Any]) -> Follower:
     """A process for ``rank`` that does what ``follower.Orders`` says and then waits for commands.
 
-    It ends by itself when this process closes its end of the connection or dies.
+    It ends by itself when this process closes its end of the connection or dies, and is killed when
+    the calling thread ends.
     """
     ours, theirs = Pipe()
     own = json.dumps({**orders, "rank": rank, "connection": theirs.fileno()})
@@ -94,6 +97,8 @@ def start_follower(rank: int, orders: Mapping[str, Any]) -> Follower:
     return Follower(rank, process, ours)
 
 
-def ignore_interrupts() -> None:
-    """Leave Ctrl-C, which a terminal sends to all processes, to rank 0."""
+def follow_rank_0() -> None:
+    """Make this process die with the thread that started it, and leave Ctrl-C to rank 0."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # a terminal sends it to all processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,12 +13,14 @@ from typing import Any
 
 from blockdiff.errors import BlockdiffError, EngineDeadError
 from blockdiff.parallel.group import DistributedGroup, PeerLostError
-from blockdiff.parallel.launch import start_follower
+from blockdiff.parallel.launch import Follower, start_follower
 from blockdiff.parallel.watch import Watch
 
 # the watch names a fault first; the group's own limit only backs it up
 SPARE_SECONDS = 30.0
 EXPLAIN_SECONDS = 5.0
+# a process starts and imports within this time even on a busy machine
+START_SECONDS = 120.0
 
 
 class Ranks:
@@ -45,19 +47,23 @@ class Ranks:
             "meeting_file": str(self._meeting_file),
             "timeout_seconds": limit_seconds + SPARE_SECONDS,
         }
-        self.followers = [
-            start_follower(rank, {**orders, "device": devices[rank]})
-            for rank in range(1, group.size)
-        ]
-        self._watch = Watch(self.followers, group.abort)
+        own = [{**orders, "device": device} for device in devices]
+        self._watch = Watch(
+            lambda: [start_follower(rank, own[rank]) for rank in range(1, group.size)], group.abort
+        )
         self._end = weakref.finalize(self, _end, self._watch, folder)
 
     def meet(self, load_seconds: float) -> None:
         """Wait until all have loaded their parts, as this rank did in ``load_seconds``; connect."""
-        with self.waiting(self._limit + load_seconds):
+        with self.waiting(max(self._limit, START_SECONDS) + load_seconds):
             self._watch.wait_until_ready()
         with self.waiting():
             self._group.connect(self._meeting_file, self._limit + SPARE_SECONDS)
+
+    @property
+    def followers(self) -> Sequence[Follower]:
+        """The processes of the other ranks."""
+        return self._watch.followers
 
     def send(self, message: bytes) -> None:
         """Give every follower ``message``."""
@@ -71,6 +77,7 @@ class Ranks:
         self._watch.begin(self._limit if limit_seconds is None else limit_seconds)
         try:
             yield
+            self._watch.check()
         except (PeerLostError, OSError) as error:
             try:
                 self._watch.explain(EXPLAIN_SECONDS)

@@ -22,10 +22,15 @@ GRACE_SECONDS = 1.0
 class Watch:
     """The thread that reads what followers report; the only reader of their connections."""
 
-    def __init__(self, followers: Sequence[Follower], abort: Callable[[], None]) -> None:
-        """``abort`` is called, once, after a fault."""
-        self._followers = followers
+    def __init__(self, start: Callable[[], Sequence[Follower]], abort: Callable[[], None]) -> None:
+        """``start`` makes the followers, on this thread; ``abort`` is called, once, after a fault.
+
+        Followers are killed when the thread that started them ends, so it must be this one.
+        """
+        self.followers: Sequence[Follower] = ()
+        self._start = start
         self._abort = abort
+        self._has_started = threading.Event()
         self._fault: BlockdiffError | None = None
         self._has_news = threading.Condition()
         self._deadline: float | None = None
@@ -33,6 +38,7 @@ class Watch:
         self._is_stopping = False
         self._thread = threading.Thread(target=self._main, name="blockdiff-ranks", daemon=True)
         self._thread.start()
+        self._has_started.wait()
 
     def check(self) -> None:
         """Raise the fault, if there is one."""
@@ -52,7 +58,7 @@ class Watch:
         """Return when every follower has reported that it is; raise the fault otherwise."""
         with self._has_news:
             self._has_news.wait_for(
-                lambda: self._fault is not None or all(f.is_ready for f in self._followers)
+                lambda: self._fault is not None or all(f.is_ready for f in self.followers)
             )
         self.check()
 
@@ -73,13 +79,20 @@ class Watch:
         self._is_stopping = True
         if self._thread is not threading.current_thread():
             self._thread.join()
-        for follower in self._followers:
+        for follower in self.followers:
             follower.connection.close()
-        for follower in self._followers:
+        for follower in self.followers:
             follower.end(END_SECONDS)
 
     def _main(self) -> None:
-        open_ends: dict[Any, Follower] = {f.connection: f for f in self._followers}
+        try:
+            self.followers = self._start()
+        except OSError as error:
+            self.note(EngineDeadError(f"tensor parallel: cannot start a process: {error}"))
+            return
+        finally:
+            self._has_started.set()
+        open_ends: dict[Any, Follower] = {f.connection: f for f in self.followers}
         while not self._is_stopping:
             ended = False
             for connection in wait(list(open_ends), TICK_SECONDS):
@@ -107,21 +120,21 @@ class Watch:
         """The fault of a rank that ended, not of those that it took along."""
         until = time.monotonic() + GRACE_SECONDS
         while True:
-            dead = [f for f in self._followers if f.process.poll() is not None]
+            dead = [f for f in self.followers if f.process.poll() is not None]
             culprits = [follower for follower in dead if not follower.is_victim]
             if culprits or time.monotonic() > until:
-                return (culprits or dead or list(self._followers))[0].epitaph()
+                return (culprits or dead or list(self.followers))[0].epitaph()
             time.sleep(TICK_SECONDS / 10)
 
     def _late(self) -> BlockdiffError:
         """The fault of ranks that did not answer in time."""
-        stopped = [follower for follower in self._followers if follower.is_stopped()]
-        names = ", ".join(follower.label for follower in stopped or self._followers)
+        stopped = [follower for follower in self.followers if follower.is_stopped()]
+        names = ", ".join(follower.label for follower in stopped or self.followers)
         why = "stopped by a signal" if stopped else "stuck or too slow"
         return EngineDeadError(f"{names} did not answer within {self._limit:g} s: {why}")
 
     def _fail(self, fault: BlockdiffError) -> None:
-        for follower in self._followers:
+        for follower in self.followers:
             follower.process.kill()
         self._abort()
         self.note(fault)

@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "slots": "BLOCKDIFF_SLOTS",
     "threads": "BLOCKDIFF_THREADS",
     "max_context": "BLOCKDIFF_MAX_CONTEXT",
+    "tensor_parallel": "BLOCKDIFF_TENSOR_PARALLEL",
     "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
     "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
     "verify": "BLOCKDIFF_VERIFY",
@@ -51,6 +52,8 @@ class Settings:
     max_context: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
+    tensor_parallel: int = 1
+    tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
     max_output_tokens: int = 4096
     default_max_tokens: int = 256
@@ -106,6 +109,8 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "max_context": _integer(1, 1 << 24),
     "device": _choice("cpu", "cuda"),
     "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
+    "tensor_parallel": _integer(1, 64),
+    "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),
     "max_output_tokens": _integer(1, 1 << 24),
     "default_max_tokens": _integer(1, 1 << 24),

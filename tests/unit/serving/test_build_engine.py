@@ -1,5 +1,7 @@
 """The served engine over a real checkpoint: ready only when every kind of round has run."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,9 @@ import pytest
 from blockdiff.engine import Engine
 from blockdiff.errors import ConfigError, EngineDeadError
 from blockdiff.serving.block_diffusion import build_engine
-from blockdiff.serving.settings import Settings
+from blockdiff.serving.settings import Settings, read_settings
 from tests.engine.checkpoint import make_checkpoint
+from tests.parallel.processes import children_of, is_running
 
 
 @pytest.fixture
@@ -50,3 +53,36 @@ def test_damaged_weights_are_never_served(settings: Settings) -> None:
     shard.write_bytes(shard.read_bytes()[:-10])
     with pytest.raises(ConfigError, match="damaged or truncated"):
         build_engine(settings)
+
+
+def test_two_ranks_end_with_the_engine(settings: Settings) -> None:
+    before = set(children_of(os.getpid()))
+    engine = build_engine(replace(settings, tensor_parallel=2, threads=2))
+    try:
+        (follower,) = set(children_of(os.getpid())) - before
+        assert engine.loop.is_healthy and is_running(follower)
+    finally:
+        engine.loop.shutdown(0.0)
+        engine.close()
+    assert not is_running(follower)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "allowed"),
+    [
+        ("tensor_parallel", "0", "allowed 1 to 64"),
+        ("tensor_parallel", "two", "allowed 1 to 64"),
+        ("tensor_parallel_timeout_seconds", "-1", "up to 86400 seconds"),
+    ],
+)
+def test_settings_of_ranks_are_checked(key: str, text: str, allowed: str) -> None:
+    given = {"model": {"string_value": "m"}, key: {"string_value": text}}
+    with pytest.raises(ConfigError, match=f"{key}.*{allowed}"):
+        read_settings({"parameters": given}, {})
+
+
+def test_ranks_come_from_the_parameter_or_the_environment() -> None:
+    environment = {"BLOCKDIFF_MODEL": "m", "BLOCKDIFF_TENSOR_PARALLEL": "4"}
+    assert read_settings({}, environment).tensor_parallel == 4
+    given = {"tensor_parallel": {"string_value": "2"}}
+    assert read_settings({"parameters": given}, environment).tensor_parallel == 2

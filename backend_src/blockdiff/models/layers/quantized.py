@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span
-from blockdiff_kernels.moe import experts_one_by_one
+from blockdiff_kernels.moe import experts_one_by_one, gated
 from blockdiff_kernels.quantized_linear import (
     Int4Blocks,
     linear_int4_blocks,
@@ -90,10 +89,13 @@ class QuantizedLinear(Linear):
 class ListedExperts(Experts):
     """Experts as separate projections, whose widths may differ."""
 
-    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear]) -> None:
+    def __init__(
+        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str = "silu"
+    ) -> None:
         self.gate_up = tuple(gate_up)  # H -> 2I, gate outputs first
         self.down = tuple(down)  # I -> H
         self.count = len(self.down)
+        self.activation = activation
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """Weighted sum of each row's experts: x [R, H] -> [R, H]."""
@@ -101,4 +103,4 @@ class ListedExperts(Experts):
 
     def _apply(self, expert: int, x: Tensor) -> Tensor:
         gate, up = self.gate_up[expert](x).chunk(2, dim=-1)
-        return self.down[expert](functional.silu(gate) * up)
+        return self.down[expert](gated(gate, up, self.activation))

@@ -80,5 +80,6 @@ def _block_capacity(keys: Keys, num_experts: int) -> int:
         return keys.integer("expert_capacity", default=0, low=0)
     if not keys.boolean("moe_router_enable_expert_bias", default=True):
         raise keys.error("moe_router_enable_expert_bias", "true where expert_capacity is given")
+    keys.read |= {"n_group", "topk_group"}
     chosen = keys.integer("num_experts_per_tok", high=num_experts)
     return keys.integer("expert_capacity", low=chosen, high=num_experts)

@@ -62,8 +62,9 @@ def test_signals_that_cannot_work(
     lines.write_text(json.dumps({**each, **changes}))
     words = ["logits", "--model", str(cases.FIXTURES / CANVAS_CASE), "--requests", str(lines)]
     assert run([*words, "--out", str(tmp_path / "out.safetensors")]) == 2
-    error = capsys.readouterr().err
-    assert text in error and error.count("\n") == 1, error
+    # a note on the vision tower's tensors comes before it
+    *_, error = capsys.readouterr().err.splitlines()
+    assert text in error
 
 
 @pytest.mark.parametrize(

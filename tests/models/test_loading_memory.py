@@ -73,7 +73,7 @@ def test_the_report_tells_tensors_bytes_speed_and_bound(tmp_path: Path) -> None:
         " MB in ",
         " GB/s)",
         "peak host memory",
-        "bound",
+        "weights and largest tensor",
     ):
         assert part in line
 

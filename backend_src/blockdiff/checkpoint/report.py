@@ -28,7 +28,7 @@ class LoadReport:
         return (
             f"loaded {self.tensors} tensors, {_size(self.bytes_read)} in {self.seconds:.1f} s "
             f"({speed:.2f} GB/s); peak host memory {_size(self.host_peak)} above the start, "
-            f"bound {_size(self.host_bound)}"
+            f"weights and largest tensor {_size(self.host_bound)}"
         )
 
 

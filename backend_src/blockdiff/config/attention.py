@@ -31,7 +31,6 @@ ATTENTION_ONLY: dict[str, tuple[Any, ...]] = {
     "shift_logits": (False, None),
     "logit_scale": (1, 1.0, None),
     "attention_bias": (False, None),
-    "norm_topk_prob": (True, None),
     "block_anchor": ("zero", None),
     "expert_coreset": (0, False, None),
 }

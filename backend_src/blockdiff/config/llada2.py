@@ -19,6 +19,7 @@ from blockdiff.config.keys import Keys, check_maths_keys
 
 _ONLY: dict[str, tuple[Any, ...]] = {
     **ATTENTION_ONLY,
+    "norm_topk_prob": (True, None),
     "use_bias": (False, None),
     "use_qkv_bias": (False, None),
     "use_qk_norm": (True, None),

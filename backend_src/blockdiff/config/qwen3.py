@@ -18,9 +18,8 @@ from blockdiff.config.attention import (
 )
 from blockdiff.config.keys import Keys, check_maths_keys
 
-_READ_HERE = ("norm_topk_prob", "block_anchor")
 _ONLY: dict[str, tuple[Any, ...]] = {
-    **{key: allowed for key, allowed in ATTENTION_ONLY.items() if key not in _READ_HERE},
+    **{key: allowed for key, allowed in ATTENTION_ONLY.items() if key != "block_anchor"},
     **SOFTMAX_ONLY,
 }
 _DENSE = Family("qwen3", CAUSAL, 32, 0.9, 10_000.0)

@@ -86,6 +86,9 @@ def run(orders: Orders, connection: Connection) -> None:
     """Load, say so, meet the other ranks, then obey until the connection ends (EOFError)."""
     torch.set_num_threads(orders.threads)
     device = torch.device(orders.device)
+    if device.type == "cuda":
+        # kernels without a tensor to look at start on the current device
+        torch.cuda.set_device(device)
     group = DistributedGroup(orders.rank, orders.size, device)
     model = load_model(orders.folder, device, orders.dtype, group=group)
     report(connection, "ready", bytes_read=model.bytes_read)

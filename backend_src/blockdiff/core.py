@@ -51,13 +51,15 @@ class DecodingParams:
 
     ``denoise_steps`` given: fixed schedule of that many previews per block (``threshold`` is then
     unused unless given too: positions above it are accepted early). Otherwise ``threshold`` rules.
-    ``entropy_bound`` (nats) belongs to the algorithm ``entropy_bounded``. ``editing_threshold``
+    ``algorithm`` None: the model's first. ``entropy_bound`` (nats) belongs to the algorithms
+    ``entropy_bounded`` and ``entropy_bound``; the latter alone has the four fields from ``t_min``
+    on, and takes ``denoise_steps`` as the most steps of a canvas. ``editing_threshold``
     switches token editing on: decided tokens may still change, for at most ``max_post_steps``
     previews after the last mask is gone, and a preview fills at least ``num_to_transfer`` masks.
     """
 
     mode: Mode = Mode.DIFFUSION
-    algorithm: str = "low_confidence"
+    algorithm: str | None = None
     block_length: int | None = None
     denoise_steps: int | None = None
     threshold: float | None = None
@@ -65,6 +67,10 @@ class DecodingParams:
     editing_threshold: float | None = None
     max_post_steps: int | None = None
     num_to_transfer: int = 1
+    t_min: float | None = None
+    t_max: float | None = None
+    stability_threshold: int | None = None
+    confidence_threshold: float | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-CHECKPOINT = Path(__file__).parents[1] / "golden" / "fixtures" / "clover_moe" / "layers4_block8"
+FIXTURES = Path(__file__).parents[1] / "golden" / "fixtures"
+CHECKPOINT = FIXTURES / "clover_moe" / "layers4_block8"
+CANVAS_CHECKPOINT = FIXTURES / "diffusion_gemma" / "canvas8"
 SPECIAL = {120: "<|im_start|>", 124: "<|im_end|>", 125: "<think>", 126: "</think>", 127: "<|mask|>"}
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
@@ -26,11 +28,11 @@ def make_broken(source: Path, folder: Path) -> Path:
     return folder
 
 
-def make_checkpoint(folder: Path) -> Path:
-    """One token per printable ASCII character (id = code - 32), as a byte-level vocabulary."""
+def make_checkpoint(folder: Path, source: Path = CHECKPOINT) -> Path:
+    """``source`` with one token per printable ASCII character (id = code - 32), at byte level."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "model.safetensors"):
-        shutil.copy(CHECKPOINT / name, folder / name)
+        shutil.copy(source / name, folder / name)
     letters = {("Ġ" if code == 32 else chr(code)): code - 32 for code in range(32, 127)}
     spare = {f"spare{number}": number for number in range(95, 128) if number not in SPECIAL}
     definition: dict[str, Any] = {

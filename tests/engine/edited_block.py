@@ -13,6 +13,9 @@ from blockdiff.models.base import ModelInfo
 
 from .fakes import Array, softmax
 
+# place -> token and its probability
+Picks = dict[int, tuple[int, float]]
+
 
 @dataclass
 class Place:
@@ -64,24 +67,15 @@ class EditedBlock:
         originals = [i for i, p in enumerate(self.places) if p.masked and p.original]
         masks = [i for i, p in enumerate(self.places) if p.masked]
         self.updates += 1
-        if not originals:
-            self.post += 1
+        self.post += not originals
         is_last = self.post >= self.max_post_steps if self.max_post_steps else not originals
         is_last = is_last or self.updates > self.length + self.max_post_steps
-
-        picks: dict[int, tuple[int, float]] = {}
+        picks: Picks = {}
         for i in range(len(self.prompt), self.length):
             picks[i] = self.best(logits[i], i, ())
             if i in originals and picks[i][0] == mask and not is_last:
                 picks[i] = self.best(logits[i], i, [mask])
-
-        if is_last or not originals:
-            filled = masks
-        else:
-            sure = [i for i in masks if picks[i][1] > self.threshold]
-            wanted = self.least + len(masks) - len(originals)
-            falling = sorted(masks, key=lambda i: (-picks[i][1], i))
-            filled = sure if len(sure) >= wanted else falling[:wanted]
+        filled = masks if is_last else self._fill(picks, masks, originals)
         if self.max_post_steps == 0 and all(i in filled for i in originals):
             is_last, filled = True, masks
         edits = [
@@ -99,19 +93,26 @@ class EditedBlock:
                     picks[i] = self.best(logits[i], i, controls)
         elif tuple(self.tokens) in self.seen:
             changing = [i for i in written if picks[i][0] != self.tokens[i]]
-            if changing:
-                chosen = min(changing, key=lambda i: (picks[i][1], i))
-                without = list(self.tried.get(chosen, ()))
-                without += [mask] if chosen in originals else []
-                picks[chosen] = self.best(logits[chosen], chosen, without)
+            for i in sorted(changing, key=lambda i: (picks[i][1], i))[:1]:
+                without = [*self.tried.get(i, ()), *([mask] if i in originals else [])]
+                picks[i] = self.best(logits[i], i, without)
                 self.events.append("loop")
-        self.seen.add(tuple(self.tokens))
-        for i in written:
-            self.tried.setdefault(i, set()).add(picks[i][0])
         self._rewrite({i: picks[i] for i in written})
         return is_last
 
-    def _rewrite(self, written: dict[int, tuple[int, float]]) -> None:
+    def _fill(self, picks: Picks, masks: list[int], originals: list[int]) -> list[int]:
+        """Masks that get their tokens in an update that is not the last."""
+        if not originals:
+            return masks
+        sure = [i for i in masks if picks[i][1] > self.threshold]
+        wanted = self.least + len(masks) - len(originals)
+        falling = sorted(masks, key=lambda i: (-picks[i][1], i))
+        return sure if len(sure) >= wanted else falling[:wanted]
+
+    def _rewrite(self, written: Picks) -> None:
+        self.seen.add(tuple(self.tokens))
+        for i, (token, _) in written.items():
+            self.tried.setdefault(i, set()).add(token)
         mask = self.facts.mask_token_id
         result: list[Place] = []
         for i, old in enumerate(self.places):

@@ -180,7 +180,7 @@ def test_flags_are_defaults_for_lines(command: Command, tmp_path: Path) -> None:
         ("{", ["not JSON"]),
         ("[1]", ["JSON object"]),
         ({"input_ids": [1], "max_tokenz": 3}, ["max_tokenz", "unknown field"]),
-        ({"input_ids": [1], "params": {"entropy_bound": 0.1}}, ["entropy_bound", "unknown"]),
+        ({"input_ids": [1], "params": {"entropy_limit": 0.1}}, ["entropy_limit", "unknown"]),
         ({"input_ids": [1], "max_tokens": "3"}, ["max_tokens", '"3"']),
         ({"input_ids": [1], "max_tokens": 0}, ["max_tokens", "0"]),
         ({"input_ids": [1], "max_tokens": 1, "params": {"max_tokens": 1}}, ["max_tokens", "twice"]),

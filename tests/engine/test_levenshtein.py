@@ -44,9 +44,7 @@ def cases(draw: st.DrawFn) -> Case:
     is_response = (places >= first[:, None]) & (places < length[:, None])
     masked = is_response & (generator.random(shape) < generator.random())
     # prompts hold any token, and so does what lies beyond a block
-    tokens = np.where(
-        is_response, generator.integers(0, PLAIN, shape), generator.integers(0, 8, shape)
-    )
+    tokens = generator.integers(0, np.where(is_response, PLAIN, 8))
     before = Canvases(
         np.where(masked, MASK, tokens),
         np.where(masked, np.float32(0), tagged(generator, shape, 0)),

@@ -15,7 +15,8 @@ from blockdiff.models.trunk import LanguageModel
 FIXTURES = Path(__file__).parent / "fixtures"
 CASES = sorted(str(p.parent.relative_to(FIXTURES)) for p in FIXTURES.glob("*/*/cases.json"))
 HYBRID_CASES = [case for case in CASES if case.startswith(("clover_moe", "qwen3_5_moe"))]
-BLOCK_CAUSAL_CASES = [case for case in CASES if case not in HYBRID_CASES]
+CANVAS_CASES = [case for case in CASES if case.startswith("diffusion_gemma")]
+BLOCK_CAUSAL_CASES = [case for case in CASES if case not in HYBRID_CASES + CANVAS_CASES]
 STATE_ROLES = ("recurrent_state", "conv_state", "attention_key", "attention_value")
 
 

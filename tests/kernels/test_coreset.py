@@ -100,10 +100,12 @@ def test_mass_pools(share: float, top_k: int) -> None:
 
 
 def test_all_of_the_mass_keeps_experts_of_vanishing_probability() -> None:
-    logits = torch.full((len(NUMBERS), 4), -60.0)
-    logits[:, 2] = 60.0
+    logits = torch.full((len(NUMBERS), 7), -60.0)
+    # rows of the first block: one uses 0, 1, 2, the others 4, 5, 6, nearly all of it in 2 and 6
+    logits[0, 2], logits[1:, 6] = 60.0, 60.0
+    logits[0, :2], logits[1:, 4:6] = -20.0, -20.0
     allowed = pool_by_mass(logits.softmax(-1), blocks(), 3, 1.0)
-    assert as_sets(allowed)[0] == {0, 1, 2}
+    assert as_sets(allowed)[0] == {0, 1, 2, 4, 5, 6}
 
 
 @pytest.mark.parametrize(("capacity", "top_k"), [(4, 4), (5, 2), (7, 1), (13, 3), (99, 3)])

@@ -60,6 +60,12 @@ def test_both_spellings_of_full_attention_shapes() -> None:
     own = {"head_dim": 24, "num_key_value_heads": 1}
     written = parse(num_hidden_layers=3, layer_types=types, per_layer_config={"1": own, "2": own})
     assert published == written
+    # only what differs from sliding layers is written
+    same = parse(num_hidden_layers=3, layer_types=types, per_layer_config={})
+    assert (same.full.head_dim, same.full.kv_heads) == (8, 2)
+    heads = {"num_key_value_heads": 4}
+    some = parse(num_hidden_layers=3, layer_types=types, per_layer_config={"1": heads, "2": heads})
+    assert (some.full.head_dim, some.full.kv_heads) == (8, 4)
     assert (written.attention(1).head_dim, written.attention(0).head_dim) == (24, 8)
 
 
@@ -98,6 +104,8 @@ def test_generation_config(tmp_path: Path) -> None:
         ({"head_dim": 7}, "head_dim is 7"),
         ({"global_head_dim": 9}, "full attention layers, head_dim is 9"),
         ({"per_layer_config": {"0": {"head_dim": 8}}}, "per_layer_config is"),
+        ({"per_layer_config": [1]}, "per_layer_config is"),
+        ({"per_layer_config": {"5": {"window": 8}, "6": {"window": 8}}}, "per_layer_config is"),
         ({"per_layer_config": {"5": {"head_dim": 8}, "6": {"head_dim": 16}}}, "per_layer_config"),
         ({"sliding_window": 1}, "sliding_window is 1"),
         ({"final_logit_softcapping": 0.0}, "final_logit_softcapping is 0.0"),

@@ -125,4 +125,4 @@ def test_facts_of_a_loaded_model(tmp_path: Path) -> None:
     assert (model.info.block_anchor, model.info.mask_token_id) == ("zero", 31)
     # no grid to keep to, unlike block-causal families
     fields = {"phase": "commit", "input_ids": [1], "block_ids": [2, 3], "next_ids": [4]}
-    assert not parse_request(fields, model.info, model.formulation).is_block_causal
+    assert not parse_request(fields, model.info, model.formulation).previews_next

@@ -39,7 +39,7 @@ def config_of(case: str) -> AnyConfig:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("case", cases.CASES)
+@pytest.mark.parametrize("case", cases.HYBRID_CASES + cases.BLOCK_CAUSAL_CASES)
 def test_parts_cover_every_tensor(case: str, size: int) -> None:
     """No row or column is missing, and only key heads are there more than once."""
     config = config_of(case)
@@ -110,3 +110,9 @@ def test_what_does_not_divide_is_named(
         check_divisible(changed, size)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", cases.CANVAS_CASES)
+def test_what_cannot_be_split_yet_is_refused(case: str) -> None:
+    with pytest.raises(ConfigError, match="models of type diffusion_gemma cannot be split yet"):
+        check_divisible(config_of(case), 2)

@@ -9,11 +9,41 @@ from torch import Tensor
 from blockdiff.config import FULL, LINEAR, HybridConfig
 
 
-class KeyValueCaches:
-    """Preallocated caches for ``num_slots`` requests; written only by commits and ``reset``.
+class LayerCaches:
+    """Keys and values by attention layer; written only by commits and ``reset``.
+
+    lengths        [slots] int64, committed tokens
+    """
+
+    layer_keys: tuple[Tensor, ...]
+    """Per attention layer [slots, Hkv, places, D], in model dtype."""
+    layer_values: tuple[Tensor, ...]
+
+    def __init__(self, num_slots: int, max_context: int, device: torch.device) -> None:
+        self.num_slots = num_slots
+        self.max_context = max_context
+        self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=device)
+
+    def reset(self, slots: Tensor) -> None:
+        """Forget ``slots`` [N] int64."""
+        raise NotImplementedError
+
+    def committed(self, index: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
+        """Copies [Hkv, kept, D] of attention layer ``index``'s keys and values in ``slot``.
+
+        They are those of the last of the ``length`` positions committed, oldest first: all that
+        the layer keeps.
+        """
+        places = self.layer_keys[index].shape[2]
+        kept = torch.arange(max(length - places, 0), length, device=self.lengths.device) % places
+        keys, values = self.layer_keys[index][slot], self.layer_values[index][slot]
+        return keys.index_select(1, kept), values.index_select(1, kept)
+
+
+class KeyValueCaches(LayerCaches):
+    """Preallocated caches for ``num_slots`` requests, of one shape for all layers.
 
     keys, values   [attention layers, slots, Hkv, max_context, D]    model dtype
-    lengths        [slots] int64, committed tokens
     """
 
     def __init__(
@@ -22,10 +52,10 @@ class KeyValueCaches:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        _, self.num_slots, _, self.max_context, _ = shape
+        _, num_slots, _, max_context, _ = shape
+        super().__init__(num_slots, max_context, device)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self.lengths = torch.zeros(self.num_slots, dtype=torch.int64, device=device)
         # one view per layer, so that a layer does not index its stack in every round
         self.layer_keys, self.layer_values = self.keys.unbind(), self.values.unbind()
 

@@ -19,7 +19,10 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 # parts of multimodal and multi-token-prediction checkpoints that text generation never uses
-IGNORED = ("mtp.", "visual.", "vision_tower.", "audio_tower.")
+IGNORED = (
+    *("mtp.", "visual.", "vision_tower.", "audio_tower."),
+    *("encoder.vision_tower.", "encoder.embed_vision."),
+)
 SHOWN_PROBLEMS = 8
 
 

@@ -64,7 +64,7 @@ class DenseSource:
         for index, offset in enumerate(range(0, shared, width), start=count):
             start, stop = rank * shared + offset, rank * shared + min(offset + width, shared)
             self._copy_parts(f"{names.shared}", (start, stop), gate_up[index], down[index])
-        return DenseExperts(gate_up, down)
+        return DenseExperts(gate_up, down, names.activation)
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, device=self.device, dtype=self.dtype)

@@ -21,9 +21,12 @@ from blockdiff.cli.loading import (
     read_lines,
 )
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
+from blockdiff.cli.recorded import RecordedTensors
+from blockdiff.cli.replay import read_draws
 from blockdiff.cli.request_lines import Job, RequestLine, build_request, check_fields, parse_line
 from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
 from blockdiff.core import Mode
+from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError
@@ -108,7 +111,8 @@ def generate(
     parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
     loaded = load_with_progress(model, device, dtype, parallel)
     jobs = _build_jobs(lines, loaded, tokenizer)
-    engine = _build_engine(loaded, tokenizer, jobs, concurrency)
+    draws = read_draws(jobs, loaded.info, RecordedTensors(model))
+    engine = _build_engine(loaded, tokenizer, jobs, concurrency, draws)
     show = _print_json if output is OutputFormat.json else _print_text
     outcomes = _run(engine, jobs, lambda outcome: show(outcome, engine, tokenizer))
     require_success(outcomes)
@@ -163,12 +167,17 @@ def _build_jobs(
     for uid, (place, fields) in enumerate(lines):
         with naming(place):
             request = build_request(fields, uid, model.info, tokenizer)
-        jobs.append(Job(request, fields.name, fields.arrive_after_seconds, place))
+        seconds = fields.arrive_after_seconds
+        jobs.append(Job(request, fields.name, seconds, place, fields.inputs))
     return jobs
 
 
 def _build_engine(
-    model: BlockDiffusionModel, tokenizer: Tokenizer | None, jobs: Sequence[Job], concurrency: int
+    model: BlockDiffusionModel,
+    tokenizer: Tokenizer | None,
+    jobs: Sequence[Job],
+    concurrency: int,
+    draws: DrawSource | None,
 ) -> Engine:
     """An engine whose caches are as large as the jobs need; every job is checked against it."""
     limit = model.info.max_context
@@ -181,7 +190,7 @@ def _build_engine(
     for job in jobs:
         with naming(job.place):
             check_request(job.request, model.info, config, limit, tokenizer is not None)
-    return Engine(model, config, tokenizer)
+    return Engine(model, config, tokenizer, draws)
 
 
 def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -> list[Outcome]:

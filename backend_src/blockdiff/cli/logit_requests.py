@@ -13,6 +13,8 @@ from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import ModelInfo
 
 BLOCK_CAUSAL = "block_causal"
+CANVAS = "canvas"
+SIGNAL = "self_conditioning_logits"
 PHASES = ("prefill", "preview", "commit")
 KINDS = {"prefill_logits": "prefill", "preview_logits": "preview", "commit": "commit"}
 ID_FIELDS = ("input_ids", "prefix_ids", "block_ids", "next_ids", "next_preview_ids")
@@ -34,7 +36,9 @@ class LogitRequest:
     next_preview_ids: tuple[int, ...] = ()
     wants_trace: bool = False
     block_length: int = 1
-    is_block_causal: bool = False
+    previews_next: bool = False  # whether ``next_ids`` are a block to preview, or causal rows
+    reports_hidden: bool = False
+    signal: str | None = None  # recorded logits of the step before the preview
 
     @property
     def total_tokens(self) -> int:
@@ -98,10 +102,17 @@ def parse_request(
         )
     _check_lengths(request, values, info, place)
     length = values.get("block_length") or info.block_length
-    is_block_causal = formulation == BLOCK_CAUSAL
-    if is_block_causal:
+    if formulation == BLOCK_CAUSAL:
         _check_grid(request, length, place)
-    return replace(request, block_length=length, is_block_causal=is_block_causal)
+    if formulation == CANVAS:
+        _check_canvases(request, length, info, place)
+    return replace(
+        request,
+        block_length=length,
+        previews_next=formulation in (BLOCK_CAUSAL, CANVAS),
+        reports_hidden=formulation == CANVAS,
+        signal=_signal(values, phase, formulation, place),
+    )
 
 
 def _merge(fields: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -114,14 +125,29 @@ def _merge(fields: Mapping[str, Any], place: str) -> dict[str, Any]:
     if twice:
         raise RequestError(f"{place}{twice[0]} is given twice, once in params")
     values.update(params)
-    known = {"name", "phase", "kind", "expected", "inputs"}
+    known = {"name", "phase", "kind", "expected", "inputs", "self_conditioning"}
     known.update(ID_FIELDS, OPTION_FIELDS, NOTES)
     unknown = sorted(k for k, v in values.items() if k not in known)
     if unknown:
         raise RequestError(f"{place}{unknown[0]} is not a field of logits; known: {sorted(known)}")
-    if values.get("inputs"):
-        raise RequestError(f"{place}inputs is {values['inputs']!r}; this family takes none")
     return values
+
+
+def _signal(values: Mapping[str, Any], phase: str, formulation: str, place: str) -> str | None:
+    """The name of the recorded logits of the step before, where the family uses them."""
+    inputs, is_wanted = values.get("inputs"), values.get("self_conditioning")
+    if not inputs and not is_wanted:
+        return None
+    if formulation != CANVAS or phase != "preview":
+        field = "inputs" if inputs else "self_conditioning"
+        raise RequestError(f"{place}{field} is {values[field]!r}; there is no use for it here")
+    given = inputs if isinstance(inputs, Mapping) else {}
+    name = given.get(SIGNAL)
+    if not isinstance(name, str) or len(given) != 1 or is_wanted is False:
+        raise RequestError(
+            f"{place}inputs is {inputs!r}; must be {{{SIGNAL!r}: name}}, with self_conditioning"
+        )
+    return name
 
 
 def _phase(values: Mapping[str, Any], place: str) -> str:
@@ -210,6 +236,18 @@ def _check_grid(request: LogitRequest, length: int, place: str) -> None:
         )
     if request.next_preview_ids:
         raise RequestError(f"{place}next_preview_ids: this family previews next_ids")
+
+
+def _check_canvases(request: LogitRequest, length: int, info: ModelInfo, place: str) -> None:
+    """Canvases have the model's own length."""
+    if length != info.block_length:
+        raise RequestError(f"{place}block_length is {length}; must be {info.block_length}")
+    canvases = {"next_ids": request.next_ids, "next_preview_ids": request.next_preview_ids}
+    if request.phase == "preview":
+        canvases["block_ids"] = request.block_ids
+    for field, ids in canvases.items():
+        if len(ids) > length:
+            raise RequestError(f"{place}{field} has {len(ids)} ids; a canvas has {length}")
 
 
 def _name(values: Mapping[str, Any]) -> str:

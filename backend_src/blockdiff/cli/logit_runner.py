@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from blockdiff.cli.logit_requests import LogitRequest
+from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.core import Phase
-from blockdiff.models.base import ModelCaches, RoundBatch, Segment
+from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch, Segment
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.parallel.model import ParallelModel
@@ -19,8 +20,14 @@ from blockdiff.parallel.model import ParallelModel
 class LogitRunner:
     """One model and one cache slot, reused for request after request."""
 
-    def __init__(self, model: LanguageModel | ParallelModel, max_tokens: int) -> None:
+    def __init__(
+        self,
+        model: LanguageModel | ParallelModel,
+        max_tokens: int,
+        recorded: RecordedTensors | None = None,
+    ) -> None:
         self.model = model
+        self.recorded = recorded
         self.block_length = model.info.block_length
         self.caches: ModelCaches = model.new_caches(1, max_tokens)
 
@@ -34,12 +41,16 @@ class LogitRunner:
             self._round(Phase.PREFILL, 0, request.prefix_ids)
         if request.phase == "preview":
             found = self.model.slot_states(self.caches, 0, done)
+            self._set_signal(request)
             found["logits"] = self._round(Phase.PREVIEW, done, request.block_ids, trace)
         else:
-            logits = self._round(Phase.COMMIT, done, request.block_ids, trace)
+            hidden = self._hidden(Phase.COMMIT, done, request.block_ids, trace)
+            logits = self.model.head(hidden)
             done += len(request.block_ids)
             found = self.model.slot_states(self.caches, 0, done)
             found["logits"] = logits
+            if request.reports_hidden:
+                found["last_hidden_state"] = hidden.float()
             if request.phase == "commit":
                 found["committed_block_logits"] = logits
                 found |= self._after_commit(request, done)
@@ -52,7 +63,7 @@ class LogitRunner:
             ids = request.next_preview_ids
             found["next_preview_logits"] = self._round(Phase.PREVIEW, done, ids)
         if request.next_ids:
-            phase = Phase.PREVIEW if request.is_block_causal else Phase.COMMIT
+            phase = Phase.PREVIEW if request.previews_next else Phase.COMMIT
             found["logits"] = self._round(phase, done, request.next_ids)
         return found
 
@@ -60,9 +71,27 @@ class LogitRunner:
         self, phase: Phase, context: int, ids: Sequence[int], trace: Trace | None = None
     ) -> Tensor:
         """Logits [len(ids), V] of one segment run by itself."""
+        return self.model.head(self._hidden(phase, context, ids, trace))
+
+    def _hidden(
+        self, phase: Phase, context: int, ids: Sequence[int], trace: Trace | None = None
+    ) -> Tensor:
+        """Final normalised rows [len(ids), H] of one segment run by itself."""
         segment = Segment(phase, 0, context, ids, range(len(ids)), self.block_length)
         batch = RoundBatch.from_segments([segment], self.model.device)
-        return self.model.head(self.model.hidden(batch, self.caches, trace))
+        return self.model.hidden(batch, self.caches, trace)
+
+    def _set_signal(self, request: LogitRequest) -> None:
+        """What the step before the preview gave, recorded as its logits."""
+        if request.signal is None:
+            return
+        assert self.recorded is not None, "requests with signals need recorded tensors"
+        assert isinstance(self.model, ConditionedModel), "only such models take signals"
+        count = len(request.block_ids)
+        logits = self.recorded.read(request.signal, (count, self.model.info.vocab_size))
+        places = torch.arange(count, device=self.model.device)
+        signals = self.model.expect(logits.to(self.model.device, torch.float32))
+        self.model.store_signals(self.caches, signals, torch.zeros_like(places), places)
 
 
 def _traced(trace: Trace | None) -> dict[str, Tensor]:

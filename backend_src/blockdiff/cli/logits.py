@@ -61,6 +61,7 @@ def _run(
     from blockdiff.cli.loading import progress_bar
     from blockdiff.cli.logit_requests import parse_request, read_requests
     from blockdiff.cli.logit_runner import LogitRunner
+    from blockdiff.cli.recorded import RecordedTensors
     from blockdiff.parallel.load import load_shared
 
     with progress_bar("loading") as advance:
@@ -69,7 +70,8 @@ def _run(
         asked = read_requests(requests, model.info, model.formulation)
     else:
         asked = [parse_request(_single_fields(single), model.info, model.formulation)]
-    runner = LogitRunner(model, max(request.total_tokens for request in asked))
+    longest = max(request.total_tokens for request in asked)
+    runner = LogitRunner(model, longest, RecordedTensors(folder))
     tensors: dict[str, Tensor] = {}
     with progress_bar("requests") as advance:
         for number, request in enumerate(asked, start=1):

@@ -45,6 +45,16 @@ def _utf8(text: str) -> str:
 Text = Annotated[str, AfterValidator(_utf8)]
 
 
+class ReplayInputs(BaseModel):
+    """Names of recorded draws, one per canvas each."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    start_canvas: list[Text]
+    sampled: list[Text]
+    random: list[Text]
+
+
 class RequestLine(BaseModel):
     """Every field a line may have. Ranges are checked by the engine, types here."""
 
@@ -76,6 +86,16 @@ class RequestLine(BaseModel):
     num_to_transfer: Annotated[int, Field(ge=1)] | None = None
     threshold: float | None = None
     eb_threshold: float | None = None
+    entropy_bound: float | None = None
+    max_denoising_steps: int | None = None
+    t_min: float | None = None
+    t_max: float | None = None
+    stability_threshold: int | None = None
+    confidence_threshold: float | None = None
+    # What the reference writes after an end token; output never reaches it.
+    pad_id: Annotated[int, Field(ge=0)] | None = None
+    replay: bool = False
+    inputs: ReplayInputs | None = None
     editing_threshold: float | None = None
     max_post_steps: int | None = None
     # The engine always stops early; output is the same either way.
@@ -95,6 +115,7 @@ class Job:
     name: str | None = None
     arrive_after_seconds: float = 0.0
     place: str = ""
+    replay: ReplayInputs | None = None
 
 
 def parse_line(text: str) -> dict[str, Any]:
@@ -131,6 +152,8 @@ def check_fields(given: Mapping[str, Any]) -> RequestLine:
     if len(prompts) != 1:
         got = " and ".join(prompts) or "none"
         raise RequestError(f"prompt, messages, input_ids: exactly one is needed, got {got}")
+    if line.replay != (line.inputs is not None):
+        raise RequestError("replay, inputs: recorded draws need both of them")
     return line
 
 
@@ -202,7 +225,7 @@ def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
     if line.steps is not None and steps is not None:
         # the references take more steps than positions, which leaves steps without a share
         steps = min(steps, block_length)
-    algorithm = line.algorithm or "low_confidence"
+    algorithm = line.algorithm
     if line.strategy is not None:
         if line.algorithm is not None:
             raise RequestError("algorithm, strategy: only one of them may be given")
@@ -213,10 +236,14 @@ def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
         block_length=line.block_length,
         denoise_steps=steps,
         threshold=_threshold(line),
-        entropy_bound=line.eb_threshold,
+        entropy_bound=_only_one(line, "entropy_bound", "eb_threshold"),
         editing_threshold=line.editing_threshold,
         max_post_steps=line.max_post_steps,
         num_to_transfer=line.num_to_transfer or 1,
+        t_min=line.t_min,
+        t_max=line.t_max,
+        stability_threshold=line.stability_threshold,
+        confidence_threshold=line.confidence_threshold,
     )
 
 
@@ -231,9 +258,7 @@ def _threshold(line: RequestLine) -> float | None:
 
 
 def _denoise_steps(line: RequestLine) -> int | None:
-    if line.steps is not None and line.denoise_steps is not None:
-        raise RequestError("denoise_steps, steps: only one of them may be given")
-    steps = line.denoise_steps if line.steps is None else line.steps
+    steps: int | None = _only_one(line, "denoise_steps", "steps", "max_denoising_steps")
     if line.minimal_topk is not None and steps is not None:
         steps = max(min(steps, line.max_tokens // line.minimal_topk), 1)
     if line.effective_steps is not None and line.effective_steps != steps:
@@ -241,3 +266,11 @@ def _denoise_steps(line: RequestLine) -> int | None:
             f"effective_steps: {line.effective_steps} is not what steps give ({steps})"
         )
     return steps
+
+
+def _only_one(line: RequestLine, *fields: str) -> Any:
+    """The value of the one field that is given, of several that mean the same; None if none is."""
+    given = [field for field in fields if getattr(line, field) is not None]
+    if len(given) > 1:
+        raise RequestError(f"{', '.join(given)}: only one of them may be given")
+    return getattr(line, given[0]) if given else None

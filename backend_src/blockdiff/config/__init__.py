@@ -5,7 +5,12 @@ One file per group of families. Needs no torch; knows nothing of tensors or of t
 
 from blockdiff.config.attention import BLOCK_CAUSAL, AttentionConfig, RouterConfig
 from blockdiff.config.coreset import MAX_POOL, CoresetConfig
-from blockdiff.config.diffusion_gemma import AttentionShape, DiffusionGemmaConfig, Rotary
+from blockdiff.config.diffusion_gemma import (
+    AttentionShape,
+    DiffusionGemmaConfig,
+    Rotary,
+    UniformDefaults,
+)
 from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig
@@ -25,6 +30,7 @@ __all__ = [
     "DiffusionGemmaConfig",
     "HybridConfig",
     "Rotary",
+    "UniformDefaults",
     "RouterConfig",
     "load_config",
     "parse_config",

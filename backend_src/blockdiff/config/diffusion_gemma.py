@@ -55,9 +55,13 @@ class AttentionShape:
     window: int | None  # positions that a causal row sees, its own included; None: all
     has_value_projection: bool  # otherwise the values are the key projection's output
 
+    def kept_positions(self, max_context: int) -> int:
+        """Committed positions that a slot of ``max_context`` tokens has to keep."""
+        return max_context if self.window is None else min(self.window - 1, max_context)
+
 
 @dataclass(frozen=True)
-class UniformDiffusionDefaults:
+class UniformDefaults:
     """How a canvas is denoised when a request does not say (entropies in nats)."""
 
     denoise_steps: int
@@ -88,7 +92,7 @@ class DiffusionGemmaConfig:
     num_experts_per_tok: int
     moe_intermediate_size: int
     block_size: int  # the canvas length
-    diffusion: UniformDiffusionDefaults
+    diffusion: UniformDefaults
     eos_token_ids: tuple[int, ...]
 
     @property
@@ -172,7 +176,8 @@ def _full(keys: Keys) -> AttentionShape:
 def _overrides(keys: Keys) -> Keys:
     """What full attention layers have of their own.
 
-    Published files name it with ``global_`` keys, files written by transformers per layer.
+    Published files name it with ``global_`` keys; files written by transformers name, layer by
+    layer, what differs from the sliding layers.
     """
     shared = {"num_attention_heads": keys.get("num_attention_heads")}
     by_layer = keys.get("per_layer_config")
@@ -181,13 +186,16 @@ def _overrides(keys: Keys) -> Keys:
         values = {own: keys.get(key) for own, key in named.items()}
         return Keys({**shared, **values}, "full attention layers, ")
     full = [str(layer) for layer, kind in enumerate(_layer_types(keys)) if kind == FULL]
-    entries = list(by_layer.values()) if isinstance(by_layer, Mapping) else []
-    is_uniform = entries and all(isinstance(e, Mapping) and e == entries[0] for e in entries)
-    if not is_uniform or sorted(by_layer) != sorted(full):
-        raise keys.error("per_layer_config", f"the same object for each of the layers {full}")
-    if set(entries[0]) - {"head_dim", "num_key_value_heads"} or "head_dim" not in entries[0]:
-        raise keys.error("per_layer_config", "head_dim and num_key_value_heads for each layer")
-    return Keys({**shared, **entries[0]}, "full attention layers, ")
+    own: Mapping[str, Any] = {}
+    if by_layer != {}:
+        entries = list(by_layer.values()) if isinstance(by_layer, Mapping) else []
+        is_uniform = all(isinstance(e, Mapping) and e == entries[0] for e in entries)
+        if not is_uniform or not isinstance(by_layer, Mapping) or sorted(by_layer) != sorted(full):
+            raise keys.error("per_layer_config", f"the same object for each of the layers {full}")
+        own = entries[0]
+        if not set(own) <= {"head_dim", "num_key_value_heads"}:
+            raise keys.error("per_layer_config", "head_dim and num_key_value_heads by layer")
+    return Keys({**shared, "head_dim": keys.get("head_dim"), **own}, "full attention layers, ")
 
 
 def _kv_heads(keys: Keys, key: str) -> int:
@@ -221,7 +229,7 @@ def _rotary(keys: Keys, kind: str, head_dim: int, defaults: Mapping[str, Any]) -
     return Rotary(theta, pairs)
 
 
-def _diffusion(generation: Mapping[str, Any]) -> UniformDiffusionDefaults:
+def _diffusion(generation: Mapping[str, Any]) -> UniformDefaults:
     file = Keys(generation, "generation_config.json: ")
     sampler = file.get("sampler_config") or {}
     if not isinstance(sampler, Mapping):
@@ -232,7 +240,7 @@ def _diffusion(generation: Mapping[str, Any]) -> UniformDiffusionDefaults:
     t_max = file.number("t_max", default=0.8, low=0.0, high=100.0)
     if t_max < t_min:
         raise file.error("t_max", f"at least t_min {t_min}")
-    return UniformDiffusionDefaults(
+    return UniformDefaults(
         denoise_steps=file.integer("max_denoising_steps", default=48, high=4096),
         entropy_bound=own.number("entropy_bound", default=0.1, low=0.0, high=1e6),
         t_min=t_min,

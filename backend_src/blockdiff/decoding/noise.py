@@ -26,6 +26,12 @@ def noise_keys(
     return words_64
 
 
+def uniform_ids(keys: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """One id [L] from 0 to ``count`` - 1 per row of keys [L, 2], as good as equally likely."""
+    # a product below 2^63 for every vocabulary below 2^31
+    return (keys[:, 1] * count) >> 32
+
+
 def _mix_64(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The finaliser of splitmix64 (a bijection that spreads every bit)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)

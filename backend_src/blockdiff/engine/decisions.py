@@ -29,3 +29,14 @@ def write_accepted(
         is_open=is_open,
         is_settled=~table.is_editing[slots] | is_confirmed | is_over,
     )
+
+
+def overwrite(decisions: Decisions, groups: Ints, others: Decisions) -> None:
+    """Put ``others``, of ``groups`` [N] alone, in these groups' lines of ``decisions``."""
+    for mine, theirs in (
+        (decisions.canvas, others.canvas),
+        (decisions.log_probs, others.log_probs),
+        (decisions.is_open, others.is_open),
+        (decisions.is_settled, others.is_settled),
+    ):
+        mine[groups] = theirs

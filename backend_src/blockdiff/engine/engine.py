@@ -19,13 +19,15 @@ from blockdiff.core import (
     Request,
     SamplingParams,
 )
+from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
 from blockdiff.engine.insert_delete import InsertDelete
+from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
-from blockdiff.models.base import BlockDiffusionModel
-from blockdiff.scheduler import RoundPlan, Scheduler
+from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
+from blockdiff.scheduler import Decisions, RoundPlan, Scheduler
 from blockdiff.scheduler.scheduler import Counters
 from blockdiff.text import TextCodec, TextStream
 
@@ -55,13 +57,16 @@ class Engine:
         model: BlockDiffusionModel,
         config: EngineConfig | None = None,
         tokenizer: TextCodec | None = None,
+        draws: DrawSource | None = None,
     ) -> None:
+        """``draws``: where models with random canvases get their tokens; None: seeded noise."""
         self.model = model
         self.config = config or EngineConfig()
         self._tokenizer = tokenizer
         self.max_context = self._choose_context()
         self.apply_thread_count()
         self._caches = model.new_caches(self.config.max_slots, self.max_context)
+        self._uniform = self._uniform_rounds(draws)
         self._scheduler = self._new_scheduler()
         self._insert_delete = InsertDelete(model.info, self.config.max_slots)
         self._outbox: list[BlockResult] = []
@@ -76,8 +81,19 @@ class Engine:
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
-            self.config.max_slots, self.model.info.mask_token_id, self.config.prefill_token_budget
+            self.config.max_slots,
+            self.model.info.mask_token_id,
+            self.config.prefill_token_budget,
+            None if self._uniform is None else self._uniform.start_canvas,
         )
+
+    def _uniform_rounds(self, draws: DrawSource | None) -> UniformRounds | None:
+        info = self.model.info
+        if info.uniform is None:
+            return None
+        assert isinstance(self.model, ConditionedModel), "random canvases need signals"
+        source = NoiseDraws(info.vocab_size) if draws is None else draws
+        return UniformRounds(self.model, self.config.max_slots, source)
 
     def apply_thread_count(self) -> None:
         """Set torch's CPU threads; must also be called on the thread that runs ``step``."""
@@ -114,7 +130,7 @@ class Engine:
         if request.stop_strings and self._tokenizer is not None:
             stops = _StopSearch(self._tokenizer, request)
         slot = self._scheduler.admit(
-            replace(request, eos_ids=resolved.eos_ids),
+            replace(request, eos_ids=resolved.eos_ids, decoding=resolved.decoding),
             resolved.block_length,
             resolved.threshold,
             info.block_anchor == "zero",
@@ -146,9 +162,7 @@ class Engine:
         try:
             with torch.inference_mode():
                 self._reset_caches()
-                decisions = run_round(
-                    self.model, self._caches, self._scheduler.table, plan, self._insert_delete
-                )
+                decisions = self._forward(plan)
             self.model.check()
         except EngineDeadError:
             raise
@@ -157,6 +171,12 @@ class Engine:
             return self._fail_round(plan, error)
         self._failed_rounds = 0
         return self._scheduler.apply(plan, decisions)
+
+    def _forward(self, plan: RoundPlan) -> Decisions:
+        table = self._scheduler.table
+        if self._uniform is None:
+            return run_round(self.model, self._caches, table, plan, self._insert_delete)
+        return self._uniform.run(self._caches, table, plan)
 
     def _fail_round(self, plan: RoundPlan, error: Exception) -> list[BlockResult]:
         self._failed_rounds += 1
@@ -196,7 +216,7 @@ class Engine:
     def _warm_up_mode(self, mode: Mode) -> None:
         info = self.model.info
         is_single = mode is Mode.AUTOREGRESSIVE
-        if not info.supports_autoregressive if is_single else info.mask_token_id < 0:
+        if not (info.supports_autoregressive if is_single else info.decodes_blocks):
             return
         max_tokens = 2 if is_single else info.block_length + 1
         max_tokens = min(max_tokens, self.config.max_output_tokens, self.max_context - 1)
@@ -204,20 +224,31 @@ class Engine:
         for number in range(self.config.max_slots):
             # The first prompt fills a round alone; the others are short and decode together.
             length = prompt_length if number == 0 else min(prompt_length, info.block_length)
+            sampling, decoding = self._warm_up_choices(mode, is_sampled=number % 2 > 0)
             self.add_request(
                 Request(
                     uid=_WARM_UP_UID - number,
                     input_ids=(0,) * length,
                     max_tokens=max_tokens,
                     ignore_eos=True,
-                    sampling=SamplingParams(temperature=1.0 if number % 2 else 0.0, top_p=0.9),
-                    decoding=DecodingParams(mode, threshold=None if is_single else 0.0),
+                    sampling=sampling,
+                    decoding=decoding,
                 )
             )
         while self.has_work:
             for result in self.step():
                 if result.error is not None:
                     raise EngineDeadError(f"warm-up failed: {result.error}")
+
+    def _warm_up_choices(
+        self, mode: Mode, is_sampled: bool
+    ) -> tuple[SamplingParams, DecodingParams]:
+        """Parameters that take one preview per block."""
+        if self.model.info.uniform is not None:
+            return SamplingParams(), DecodingParams(mode, denoise_steps=1)
+        threshold = None if mode is Mode.AUTOREGRESSIVE else 0.0
+        sampling = SamplingParams(temperature=1.0 if is_sampled else 0.0, top_p=0.9)
+        return sampling, DecodingParams(mode, threshold=threshold)
 
 
 def _one_line(error: Exception) -> str:

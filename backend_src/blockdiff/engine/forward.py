@@ -21,7 +21,7 @@ from blockdiff.decoding.acceptance import (
 from blockdiff.decoding.alternatives import best_unbanned, choose_alternatives
 from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, noise_keys
-from blockdiff.engine.decisions import write_accepted
+from blockdiff.engine.decisions import overwrite, write_accepted
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
@@ -50,18 +50,9 @@ def run_round(
     edited = np.flatnonzero(insert_delete.edits(table, plan.group_slots))
     rows = _row_arrays(table, plan, insert_delete)
     groups = _group_arrays(table, plan)
-    batch_arrays = {
-        "token_ids": plan.token_ids,
-        "positions": plan.positions,
-        "segment_starts": plan.segment_starts,
-        "phases": plan.phases,
-        "slots": plan.slots,
-        "contexts": plan.contexts,
-        "logit_rows": plan.logit_rows,
-        "block_lengths": table.block_length[plan.slots],
-    }
-    device = to_device({**batch_arrays, **rows, **groups}, model.device)
-    batch = RoundBatch(**{name: device[name] for name in batch_arrays})
+    arrays = batch_arrays(table, plan)
+    device = to_device({**arrays, **rows, **groups}, model.device)
+    batch = RoundBatch(**{name: device[name] for name in arrays})
     hidden = model.hidden(batch, caches)
     if not len(plan.group_slots):
         return NOTHING
@@ -77,8 +68,22 @@ def run_round(
         resample = _resampler(model, hidden, plan, edited)
         choices = _choices(packed[:, edited])
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
-        decisions.overwrite(edited, update)
+        overwrite(decisions, edited, update)
     return decisions
+
+
+def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
+    """The fields of a ``RoundBatch``."""
+    return {
+        "token_ids": plan.token_ids,
+        "positions": plan.positions,
+        "segment_starts": plan.segment_starts,
+        "phases": plan.phases,
+        "slots": plan.slots,
+        "contexts": plan.contexts,
+        "logit_rows": plan.logit_rows,
+        "block_lengths": table.block_length[plan.slots],
+    }
 
 
 def to_device(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
@@ -115,7 +120,7 @@ def _row_arrays(table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete) 
     sampled = np.flatnonzero(table.temperature[slots] > 0)
     chosen = slots[sampled]
     barred = insert_delete.barred_tokens(table, slots)
-    banned_rows, banned_ids = _banned(table, slots, positions, barred)
+    banned_rows, banned_ids = banned_tokens(table, slots, positions, barred)
     return {
         "banned_rows": banned_rows,
         "banned_ids": banned_ids,
@@ -127,7 +132,7 @@ def _row_arrays(table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete) 
     }
 
 
-def _banned(
+def banned_tokens(
     table: SlotTable,
     slots: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],

@@ -3,12 +3,15 @@
 Every text names the field, its value and what is allowed. Knows nothing of slots or rounds.
 """
 
-import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import NO_THRESHOLD
+from blockdiff.decoding.uniform import ENTROPY_BOUND
 from blockdiff.engine.config import EngineConfig
+from blockdiff.engine.ranges import MAX_ENTROPY_BOUND, check_integer, check_number
+from blockdiff.engine.validate_uniform import check_uniform, fill_uniform
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.models.base import ModelInfo
 from blockdiff.scheduler import MAX_EOS_IDS
@@ -16,7 +19,6 @@ from blockdiff.scheduler import MAX_EOS_IDS
 MAX_TEMPERATURE = 100.0
 MAX_SEED = 2**64 - 1
 MAX_POST_STEPS = 1024
-MAX_ENTROPY_BOUND = 1e6
 DEFAULT_ENTROPY_BOUND = 0.35
 
 
@@ -24,14 +26,17 @@ class ResolvedDecoding(NamedTuple):
     """Decoding parameters with the model's defaults filled in."""
 
     block_length: int
-    threshold: float  # for entropy_bounded: the entropy bound
+    threshold: float  # for entropy_bounded and entropy_bound: the entropy bound
     eos_ids: tuple[int, ...]
+    decoding: DecodingParams  # its algorithm is set
 
 
 def resolve_decoding(request: Request, info: ModelInfo) -> ResolvedDecoding:
     """Defaults of a checked request. A fixed schedule has no threshold unless one is given."""
-    decoding = request.decoding
+    decoding = fill_uniform(with_algorithm(request, info).decoding, info)
     threshold = decoding.threshold
+    if decoding.algorithm == ENTROPY_BOUND:
+        threshold = decoding.entropy_bound
     if decoding.algorithm == "entropy_bounded":
         bound = decoding.entropy_bound
         threshold = DEFAULT_ENTROPY_BOUND if bound is None else bound
@@ -41,18 +46,27 @@ def resolve_decoding(request: Request, info: ModelInfo) -> ResolvedDecoding:
         block_length=decoding.block_length or info.block_length,
         threshold=threshold,
         eos_ids=info.eos_token_ids if request.eos_ids is None else request.eos_ids,
+        decoding=decoding,
     )
+
+
+def with_algorithm(request: Request, info: ModelInfo) -> Request:
+    """The request with the model's first algorithm, if it names none."""
+    named = request.decoding.algorithm or info.algorithms[0]
+    return replace(request, decoding=replace(request.decoding, algorithm=named))
 
 
 def check_request(
     request: Request, info: ModelInfo, config: EngineConfig, max_context: int, has_tokenizer: bool
 ) -> None:
     """Raise RequestError for the first field that cannot be honoured."""
+    request = with_algorithm(request, info)
     _check_prompt(request, info)
     _check_lengths(request, config, max_context)
     _check_endings(request, info, has_tokenizer)
     _check_sampling(request.sampling)
     _check_decoding(request.decoding, info)
+    check_uniform(request, info)
     _check_editing(request, info)
 
 
@@ -69,8 +83,8 @@ def _check_ids(field: str, ids: tuple[int, ...], vocab_size: int) -> None:
 
 
 def _check_lengths(request: Request, config: EngineConfig, max_context: int) -> None:
-    _check_integer("max_tokens", request.max_tokens, 1, config.max_output_tokens)
-    _check_integer("min_tokens", request.min_tokens, 0, request.max_tokens)
+    check_integer("max_tokens", request.max_tokens, 1, config.max_output_tokens)
+    check_integer("min_tokens", request.min_tokens, 0, request.max_tokens)
     prompt_length = len(request.input_ids)
     total = prompt_length + request.max_tokens
     if total > max_context:
@@ -98,12 +112,12 @@ def _check_endings(request: Request, info: ModelInfo, has_tokenizer: bool) -> No
 
 
 def _check_sampling(sampling: SamplingParams) -> None:
-    _check_number("temperature", sampling.temperature, 0.0, MAX_TEMPERATURE)
-    _check_integer("top_k", sampling.top_k, 0, 2**31 - 1)
-    _check_number("top_p", sampling.top_p, 0.0, 1.0)
+    check_number("temperature", sampling.temperature, 0.0, MAX_TEMPERATURE)
+    check_integer("top_k", sampling.top_k, 0, 2**31 - 1)
+    check_number("top_p", sampling.top_p, 0.0, 1.0)
     if sampling.top_p == 0:
         raise RequestError("top_p: 0.0 is not allowed; allowed is above 0.0, up to 1.0")
-    _check_integer("seed", sampling.seed, 0, MAX_SEED)
+    check_integer("seed", sampling.seed, 0, MAX_SEED)
 
 
 def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:
@@ -115,25 +129,27 @@ def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:
     if decoding.mode is Mode.AUTOREGRESSIVE:
         _check_autoregressive(decoding, info)
         return
-    if info.mask_token_id < 0:
+    if not info.decodes_blocks:
         raise UnsupportedError("mode: diffusion is not possible, the model has no mask token")
+    if decoding.algorithm == ENTROPY_BOUND:
+        return
     block_length = decoding.block_length or info.block_length
     if decoding.denoise_steps is not None:
-        _check_integer("denoise_steps", decoding.denoise_steps, 1, block_length)
+        check_integer("denoise_steps", decoding.denoise_steps, 1, block_length)
     if decoding.threshold is not None:
         if decoding.algorithm != "low_confidence":
             raise RequestError(
                 f"threshold: {decoding.threshold} has no meaning for {decoding.algorithm}; "
                 "leave it out"
             )
-        _check_number("threshold", decoding.threshold, 0.0, 1.0)
+        check_number("threshold", decoding.threshold, 0.0, 1.0)
     if decoding.entropy_bound is not None:
         if decoding.algorithm != "entropy_bounded":
             raise RequestError(
                 f"entropy_bound: {decoding.entropy_bound} has no meaning for "
                 f"{decoding.algorithm}; leave it out"
             )
-        _check_number("entropy_bound", decoding.entropy_bound, 0.0, MAX_ENTROPY_BOUND)
+        check_number("entropy_bound", decoding.entropy_bound, 0.0, MAX_ENTROPY_BOUND)
 
 
 def _check_editing(request: Request, info: ModelInfo) -> None:
@@ -149,11 +165,11 @@ def _check_editing(request: Request, info: ModelInfo) -> None:
         raise UnsupportedError(
             f"editing_threshold: {info.model_type} does not support token editing; leave it out"
         )
-    _check_number("editing_threshold", decoding.editing_threshold, 0.0, 1.0)
+    check_number("editing_threshold", decoding.editing_threshold, 0.0, 1.0)
     block_length = decoding.block_length or info.block_length
-    _check_integer("num_to_transfer", decoding.num_to_transfer, 1, block_length)
+    check_integer("num_to_transfer", decoding.num_to_transfer, 1, block_length)
     if decoding.max_post_steps is not None:
-        _check_integer("max_post_steps", decoding.max_post_steps, 0, MAX_POST_STEPS)
+        check_integer("max_post_steps", decoding.max_post_steps, 0, MAX_POST_STEPS)
     if decoding.denoise_steps is not None:
         raise RequestError(
             f"denoise_steps: {decoding.denoise_steps} has no meaning with editing_threshold; "
@@ -173,7 +189,7 @@ def _check_editing(request: Request, info: ModelInfo) -> None:
 def _check_block_length(block_length: int, info: ModelInfo) -> None:
     lengths = info.block_lengths_allowed
     if lengths is None:
-        _check_integer("block_length", block_length, 1, info.max_context)
+        check_integer("block_length", block_length, 1, info.max_context)
     elif block_length not in lengths:
         allowed = ", ".join(str(length) for length in lengths)
         raise RequestError(
@@ -195,13 +211,3 @@ def _check_autoregressive(decoding: DecodingParams, info: ModelInfo) -> None:
             raise UnsupportedError(
                 f"{field}: {value} has no meaning in autoregressive mode; leave it out"
             )
-
-
-def _check_integer(field: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise RequestError(f"{field}: {value} is out of range; allowed are {low} to {high}")
-
-
-def _check_number(field: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise RequestError(f"{field}: {value} is out of range; allowed are {low} to {high}")

@@ -5,11 +5,12 @@ Knows nothing of how a family computes, of requests, of sampling or of text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from blockdiff.config import UniformDefaults
 from blockdiff.core import Phase
 
 NO_MASK_TOKEN = -1
@@ -23,7 +24,7 @@ class ModelInfo:
     model_type: str
     vocab_size: int
     block_length: int  # the trained one, used when a request names none
-    mask_token_id: int  # NO_MASK_TOKEN: the checkpoint has none, so it cannot decode blocks
+    mask_token_id: int  # NO_MASK_TOKEN: the checkpoint has none, so no block can start as masks
     eos_token_ids: tuple[int, ...]
     max_context: int
     default_threshold: float = 0.9
@@ -35,6 +36,12 @@ class ModelInfo:
     delete_token_id: int = NO_CONTROL_TOKEN
     split_token_id: int = NO_CONTROL_TOKEN
     algorithms: tuple[str, ...] = ("low_confidence",)  # the first one is the default
+    uniform: UniformDefaults | None = None  # set: canvases start as random tokens, not as masks
+
+    @property
+    def decodes_blocks(self) -> bool:
+        """Whether there is anything that a block could start as."""
+        return self.mask_token_id >= 0 or self.uniform is not None
 
     @property
     def edits_length(self) -> bool:
@@ -151,4 +158,23 @@ class BlockDiffusionModel(Protocol):
 
         Results count only when it returns after they have reached the host.
         """
+        ...
+
+
+@runtime_checkable
+class ConditionedModel(BlockDiffusionModel, Protocol):
+    """A model whose previews also read what the previous step expected: one signal per place."""
+
+    def expect(self, logits: Tensor) -> Tensor:
+        """Signals [L, H] that (scaled) logits [L, V] of one step give the next one."""
+        ...
+
+    def store_signals(
+        self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor
+    ) -> None:
+        """Keep signals [L, H] for places [L] of the canvases of slots [L] int64, in place."""
+        ...
+
+    def forget_signals(self, caches: ModelCaches, slots: Tensor) -> None:
+        """The next previews of slots [N] int64 are first steps, which have no signal."""
         ...

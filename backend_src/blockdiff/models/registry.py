@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from blockdiff.models.diffusion_gemma import DiffusionGemmaModel
+from blockdiff.models.diffusion_gemma_weights import expected_shapes as diffusion_gemma_shapes
+from blockdiff.models.diffusion_gemma_weights import tied_copies
 from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.llada2_moe import LLADA2_FLOAT32_SUFFIXES, Llada2MoeModel
 from blockdiff.models.qwen3 import Qwen3Model
@@ -38,4 +41,5 @@ FAMILIES: dict[str, Family] = {
     "sdar_moe": Family(SdarModel.shapes, SdarModel),
     "qwen3": Family(Qwen3Model.shapes, Qwen3Model),
     "qwen3_moe": Family(Qwen3Model.shapes, Qwen3Model),
+    "diffusion_gemma": Family(diffusion_gemma_shapes, DiffusionGemmaModel, unused=tied_copies),
 }

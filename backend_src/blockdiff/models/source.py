@@ -27,6 +27,7 @@ class ExpertNames:
     shared: str | None = (
         None  # what comes before the names of the shared expert; None: there is none
     )
+    activation: str = "silu"  # a name of ``blockdiff_kernels.moe``
 
 
 class WeightSource(Protocol):

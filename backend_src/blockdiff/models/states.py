@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff.cache import KeyValueCaches, SlotCaches
-from blockdiff.config import FULL, LINEAR, AttentionConfig, HybridConfig
+from blockdiff.cache import LayerCaches, SlotCaches
+from blockdiff.config import LINEAR, AttentionConfig, HybridConfig
 from blockdiff.models.share import Share
 
 
-def slot_states(share: Share, caches: KeyValueCaches, slot: int, length: int) -> dict[str, Tensor]:
+def slot_states(share: Share, caches: LayerCaches, slot: int, length: int) -> dict[str, Tensor]:
     """Copies of the states of ``slot`` after ``length`` committed tokens, as ``role/layer``.
 
     recurrent_state [Hv, dk, dv], conv_state [C, k], attention_key and attention_value
-    [Hkv, length, D], float32. All ranks of a group must call it together.
+    [Hkv, kept, D], float32. All ranks of a group must call it together.
     """
     kinds = share.whole.layer_types
     found = {}
@@ -29,15 +29,17 @@ def slot_states(share: Share, caches: KeyValueCaches, slot: int, length: int) ->
         # [C, k]: the reference keeps one column more than the convolution needs
         tail = _channels(share, caches.tails[index, slot].float().t())
         found[f"conv_state/{layer}"] = functional.pad(tail, (1, 0))
-    for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == FULL):
-        keys, values = caches.keys[index, slot], caches.values[index, slot]
-        found[f"attention_key/{layer}"] = _kv_heads(share, keys[:, :length])
-        found[f"attention_value/{layer}"] = _kv_heads(share, values[:, :length])
+    for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind != LINEAR):
+        keys, values = caches.committed(index, slot, length)
+        found[f"attention_key/{layer}"] = _kv_heads(share, keys)
+        found[f"attention_value/{layer}"] = _kv_heads(share, values)
     return found
 
 
 def _kv_heads(share: Share, own: Tensor) -> Tensor:
     """This rank's heads [Hkv here, T, D] -> all heads [Hkv, T, D]."""
+    if share.group.size == 1:
+        return own.float()
     config = share.whole
     assert isinstance(config, HybridConfig | AttentionConfig)
     everyone = share.group.all_gather(own.float().clone(), 0)

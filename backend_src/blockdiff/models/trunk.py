@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from blockdiff.cache import KeyValueCaches
+from blockdiff.cache import LayerCaches
 from blockdiff.config import AnyConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.layers.embedding import make_embedding
@@ -45,7 +45,7 @@ class LanguageModel(ABC):
         self.dtype = embedding.dtype
 
     @abstractmethod
-    def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
+    def new_caches(self, num_slots: int, max_context: int) -> LayerCaches:
         """Preallocated caches; see ``models.base``."""
 
     @abstractmethod
@@ -78,11 +78,11 @@ class LanguageModel(ABC):
     @torch.inference_mode()
     def slot_states(self, caches: ModelCaches, slot: int, length: int) -> dict[str, Tensor]:
         """What ``slot`` holds after ``length`` committed tokens; see ``models.states``."""
-        assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
+        assert isinstance(caches, LayerCaches), "caches come from new_caches"
         return slot_states(self.share, caches, slot, length)
 
 
-def note_lengths(layout: RoundLayout, caches: KeyValueCaches) -> None:
+def note_lengths(layout: RoundLayout, caches: LayerCaches) -> None:
     """Set the lengths that hold after this round; ``reset`` relies on them even if it fails."""
     for group in layout.groups:
         if group.is_writing:

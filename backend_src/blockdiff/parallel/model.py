@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from blockdiff.cache import KeyValueCaches
+from blockdiff.cache import LayerCaches
 from blockdiff.models.base import ModelCaches, RoundBatch
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 class ParallelCaches:
     """This rank's caches and the number by which the other ranks know theirs."""
 
-    def __init__(self, model: "ParallelModel", number: int, own: KeyValueCaches) -> None:
+    def __init__(self, model: "ParallelModel", number: int, own: LayerCaches) -> None:
         self.model = model
         self.number = number
         self.own = own

@@ -13,7 +13,7 @@ from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.plan import RoundPlan, build_plan
-from blockdiff.scheduler.table import Flags, Floats, Ints, SlotState, SlotTable
+from blockdiff.scheduler.table import Flags, Floats, Ints, SlotState, SlotTable, StartCanvas
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
 
@@ -41,16 +41,6 @@ class Decisions:
     """[G, B] places that another preview has to decide."""
     is_settled: Flags
     """[G] no token of a place that is not open will change."""
-
-    def overwrite(self, groups: Ints, others: "Decisions") -> None:
-        """Take ``others``, of ``groups`` [N], for these groups' lines."""
-        for mine, theirs in (
-            (self.canvas, others.canvas),
-            (self.log_probs, others.log_probs),
-            (self.is_open, others.is_open),
-            (self.is_settled, others.is_settled),
-        ):
-            mine[groups] = theirs
 
 
 NOTHING = Decisions(
@@ -85,8 +75,14 @@ class Counters:
 class Scheduler:
     """Slots and the requests in them."""
 
-    def __init__(self, num_slots: int, mask_token_id: int, prefill_token_budget: int) -> None:
-        self.table = SlotTable(num_slots, mask_token_id)
+    def __init__(
+        self,
+        num_slots: int,
+        mask_token_id: int,
+        prefill_token_budget: int,
+        start_canvas: StartCanvas | None = None,
+    ) -> None:
+        self.table = SlotTable(num_slots, mask_token_id, start_canvas)
         self.counters = Counters()
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}

@@ -5,6 +5,7 @@ Whether a position is prompt, masked or accepted is a flag of the position (``ma
 Knows nothing of rounds, results or text.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import ALGORITHMS
+from blockdiff.decoding.uniform import ENTROPY_BOUND
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -23,6 +25,10 @@ DEFAULT_POST_STEPS = 16
 FIRST_WIDTH = 8
 
 
+# ids [block length] that the block which a slot has just opened begins with
+StartCanvas = Callable[["SlotTable", int], Ints]
+
+
 class SlotState(IntEnum):
     FREE = 0
     PREFILL = 1
@@ -32,10 +38,14 @@ class SlotState(IntEnum):
 class SlotTable:
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
-    def __init__(self, num_slots: int, mask_token_id: int) -> None:
+    def __init__(
+        self, num_slots: int, mask_token_id: int, start_canvas: StartCanvas | None = None
+    ) -> None:
         self.num_slots = num_slots
+        self._start_canvas = start_canvas
         self.mask_token_id = mask_token_id
         self.state = self._ints()
+        self.uid = self._ints()
         self.prompts: list[Ints] = [np.zeros(0, np.int64)] * num_slots
         self.arrival = self._ints()
         self._arrivals = 0
@@ -55,6 +65,11 @@ class SlotTable:
         self.is_editing: Flags = np.zeros(num_slots, np.bool_)
         self.editing_threshold: Floats = np.zeros(num_slots, np.float32)
         self.max_post_steps = self._ints()
+        # For canvases that start as random tokens.
+        self.t_min: Floats = np.zeros(num_slots, np.float32)
+        self.t_max: Floats = np.zeros(num_slots, np.float32)
+        self.stability_threshold = self._ints()
+        self.confidence_threshold: Floats = np.zeros(num_slots, np.float32)
         self.temperature: Floats = np.zeros(num_slots, np.float32)
         self.top_k = self._ints()
         self.top_p: Floats = np.ones(num_slots, np.float32)
@@ -99,6 +114,7 @@ class SlotTable:
         is_autoregressive = request.decoding.mode is Mode.AUTOREGRESSIVE
         tail = prompt_length % block_length if anchored_at_zero and not is_autoregressive else 0
 
+        self.uid[slot] = request.uid
         self.prompts[slot] = np.asarray(request.input_ids, np.int64)
         self.arrival[slot] = self._arrivals
         self._arrivals += 1
@@ -135,7 +151,11 @@ class SlotTable:
     ) -> None:
         self.threshold[slot] = threshold
         self.schedule_steps[slot] = decoding.denoise_steps or 0
-        self.algorithm[slot] = ALGORITHMS.index(decoding.algorithm)
+        self.algorithm[slot] = (*ALGORITHMS, ENTROPY_BOUND).index(decoding.algorithm)
+        self.t_min[slot] = decoding.t_min or 0.0
+        self.t_max[slot] = decoding.t_max or 0.0
+        self.stability_threshold[slot] = decoding.stability_threshold or 0
+        self.confidence_threshold[slot] = decoding.confidence_threshold or 0.0
         self.least_accepted[slot] = decoding.num_to_transfer
         self.is_editing[slot] = decoding.editing_threshold is not None
         self.editing_threshold[slot] = decoding.editing_threshold or 0.0
@@ -147,7 +167,10 @@ class SlotTable:
         self.seed[slot] = sampling.seed
 
     def open_block(self, slot: int, start: int) -> None:
-        """Begin the next block of ``slot`` at absolute position ``start``: all masked."""
+        """Begin the next block of ``slot`` at absolute position ``start``: all of it open.
+
+        It holds masks or what ``start_canvas`` says.
+        """
         length = int(self.block_length[slot])
         self.block_start[slot] = start
         self.block_index[slot] += 1
@@ -158,6 +181,8 @@ class SlotTable:
         self.canvas[slot] = self.mask_token_id
         self.masked[slot] = np.arange(self.masked.shape[1]) < length
         self.log_probs[slot] = 0.0
+        if self._start_canvas is not None:
+            self.canvas[slot, :length] = self._start_canvas(self, slot)
 
     def keep_for_commit(self, slot: int, tokens: Ints, start: int) -> None:
         """Remember final ``tokens`` that begin at position ``start`` for the next round."""

@@ -110,7 +110,7 @@ FIELDS: tuple[Field, ...] = (
     Field("denoise_steps", _I, "fixed number of previews per block", low=1, high=INT32_MAX),
     Field("threshold", _F, "confidence that accepts a position", low=0, high=1),
     Field("editing_threshold", _F, "not supported", is_refused=True, neutral=(1.0,)),
-    Field("algorithm", _S, "decoding rule", choices=("low_confidence",), default="low_confidence"),
+    Field("algorithm", _S, "decoding rule", choices=("low_confidence", "entropy_bound")),
     Field("quality", _S, "named threshold", choices=tuple(QUALITY_THRESHOLDS)),
     Field("sampling_parameters", _S, "JSON object of any of these fields; tensors win"),
     Field("guided_decoding_guide_type", _S, "not supported", is_refused=True, neutral=("",)),

@@ -152,9 +152,10 @@ def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> Re
                 raise refuse("quality", given["quality"], f"nothing together with {other}")
         threshold = QUALITY_THRESHOLDS[given["quality"]]
     temperature = given.get("temperature", BY_NAME["temperature"].default)
+    # greedy answers do not depend on it, but some models draw their canvases at any temperature
     seed = given.get("seed")
     if seed is None:
-        seed = secrets.randbits(63) if temperature > 0 else 0
+        seed = secrets.randbits(63)
     return RequestSpec(
         max_tokens=max_tokens,
         stream=given.get("stream", False),
@@ -163,7 +164,7 @@ def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> Re
         top_k=given.get("top_k", 0),
         top_p=given.get("top_p", 1.0),
         seed=seed,
-        algorithm=given.get("algorithm", "low_confidence"),
+        algorithm=given.get("algorithm"),
         block_length=given.get("block_length"),
         denoise_steps=given.get("denoise_steps"),
         threshold=threshold,

@@ -40,7 +40,7 @@ class RequestSpec(_Wire):
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    algorithm: str = "low_confidence"
+    algorithm: str | None = None
     block_length: int | None = None
     denoise_steps: int | None = None
     threshold: float | None = None

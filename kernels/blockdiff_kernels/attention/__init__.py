@@ -3,7 +3,9 @@
 s_ij = q_i . k_j / sqrt(D) over j in [cached rows of the slot < context | own rows]
 own rows: all of the segment (preview), j <= i (causal commit) or, with p the absolute position and
 B the block length, p_j // B <= p_i // B (block-causal commit);  o_i = sum_j softmax(s_i)_j v_j
-query head h uses key head h // (Hq / Hkv)
+query head h uses key head h // (Hq / Hkv); another factor than 1 / sqrt(D) can be given
+window w: cached rows are the last ones before the context; a causal row sees p_j > p_i - w, a
+preview row the cached rows p_j > context - w and all of its segment
 """
 
 from torch import Tensor
@@ -28,21 +30,33 @@ def visibility(
     return reference.visibility(contexts, lengths, rows, cached, causal, block_lengths)
 
 
+def window_visibility(
+    contexts: Tensor, lengths: Tensor, rows: int, cached: int, causal: bool, window: int
+) -> Tensor:
+    """As ``visibility`` for a sliding window: the cached keys are those of the last ``cached``
+    positions before each context, oldest first; places before position 0 are not visible.
+    """
+    return reference.window_visibility(contexts, lengths, rows, cached, causal, window)
+
+
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     cache_key: Tensor,
     cache_value: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     visible: Tensor | None,
     mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Attend; returns o [G, T, Hq, D] in ``query.dtype``. The caches are only read.
 
     query [G, T, Hq, D]; key, value [G, T, Hkv, D] of the segment's own rows;
-    cache_key, cache_value [slots, Hkv, M, D]; slots [G] int64.
+    cache_key, cache_value [slots, Hkv, M, D]; slots [G] int64 (None: their lines are the groups').
     visible: from ``visibility`` (None: nothing cached, no padding, not causal).
     mask [G, T] bool: False rows are padding, whose contents reach nothing (None: none).
+    scale: factor of the products (None: 1 / sqrt(D)).
     """
-    return reference.attention(query, key, value, cache_key, cache_value, slots, visible, mask)
+    past = (cache_key, cache_value, slots)
+    return reference.attention(query, key, value, *past, visible, mask, scale)

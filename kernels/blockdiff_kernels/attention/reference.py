@@ -28,15 +28,32 @@ def visibility(
     return torch.cat((past, own), dim=-1).unsqueeze(1)
 
 
+def window_visibility(
+    contexts: Tensor, lengths: Tensor, rows: int, cached: int, causal: bool, window: int
+) -> Tensor:
+    """See the package docstring."""
+    device = contexts.device
+    steps = torch.arange(rows, device=device)
+    # places counted from the context: cached keys are negative
+    keys = torch.arange(-cached, rows, device=device)
+    exists = (keys < lengths.unsqueeze(1)) & (keys >= -contexts.unsqueeze(1))
+    if causal:
+        near = (keys <= steps.unsqueeze(1)) & (keys > steps.unsqueeze(1) - window)
+    else:
+        near = (keys > -window).expand(rows, -1)
+    return (exists.unsqueeze(1) & near).unsqueeze(1)
+
+
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     cache_key: Tensor,
     cache_value: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     visible: Tensor | None,
     mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """See the package docstring."""
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
@@ -45,11 +62,12 @@ def attention(
         k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
     cached = 0 if visible is None else visible.shape[-1] - key.shape[1]
     if cached:
-        past_key = cache_key[:, :, :cached].index_select(0, slots)
-        past_value = cache_value[:, :, :cached].index_select(0, slots)
+        past_key, past_value = cache_key[:, :, :cached], cache_value[:, :, :cached]
+        if slots is not None:
+            past_key, past_value = (x.index_select(0, slots) for x in (past_key, past_value))
         k = torch.cat((past_key.to(k.dtype), k), dim=2)
         v = torch.cat((past_value.to(v.dtype), v), dim=2)
     mixed = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
     return mixed.transpose(1, 2)

@@ -7,20 +7,25 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def logits(hidden: Tensor, weight: Tensor) -> Tensor:
+def logits(hidden: Tensor, weight: Tensor, cap: float | None = None) -> Tensor:
     """See the package docstring."""
-    return functional.linear(hidden, weight).float()
+    scores = functional.linear(hidden, weight).float()
+    return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
 
 
 def best_tokens(
-    hidden: Tensor, weight: Tensor, excluded: Sequence[int] = (), tile: int = 8192
+    hidden: Tensor,
+    weight: Tensor,
+    excluded: Sequence[int] = (),
+    tile: int = 8192,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
     best = hidden.new_full((hidden.shape[0],), float("-inf"), dtype=torch.float32)
     total = torch.zeros_like(best)
     ids = torch.zeros_like(best, dtype=torch.int64)
     for start in range(0, weight.shape[0], tile):
-        scores = logits(hidden, weight[start : start + tile])
+        scores = logits(hidden, weight[start : start + tile], cap)
         for token in excluded:
             if start <= token < start + tile:
                 scores[:, token - start] = float("-inf")

@@ -8,6 +8,9 @@ axis, zero-filled), which every row uses.
 
 route_groups: s = sigmoid(router x); choose by s + bias: keep the groups whose two best sum highest,
 then the top k inside them; w = scale * s / (sum of the chosen s + 1e-20), not divided for k = 1
+
+route_scaled: as the router above; w_e is then multiplied by the expert's own scale.
+``activation`` is silu or gelu_tanh (gelu by its tanh approximation) wherever silu is written.
 """
 
 from torch import Tensor
@@ -34,12 +37,29 @@ def route_groups(
     return reference.route_groups(logits, bias, top_k, groups, kept_groups, scale)
 
 
+def route_scaled(logits: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Weights [R, k] float32 and expert ids [R, k] int64 from logits [R, E] and scales [E]."""
+    return reference.route_scaled(logits, expert_scale, top_k)
+
+
+def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
+    """activation(gate) * up, both of one shape."""
+    return reference.gated(gate, up, activation)
+
+
 def prefers_all_experts(rows: int, total: int) -> bool:
     """Whether ``all_experts`` is faster than ``experts`` for so many rows and experts."""
     return total <= DENSE_EXPERTS and total * rows <= DENSE_ROWS_TIMES_EXPERTS
 
 
-def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def experts(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: str = "silu",
+) -> Tensor:
     """Weighted sum of each row's experts; returns y [R, H] in ``x.dtype``.
 
     x [R, H]; weights [R, k] float32; ids [R, k] int64, distinct in a row but for E, which stands
@@ -49,13 +69,15 @@ def experts(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tens
     total = down.shape[0]
     if prefers_all_experts(x.shape[0], total):
         dense = weights.new_zeros(x.shape[0], total + 1).scatter(1, ids, weights)
-        return reference.dense_experts(x, dense[:, :total], gate_up, down)
-    return reference.grouped_experts(x, weights, ids, gate_up, down)
+        return reference.dense_experts(x, dense[:, :total], gate_up, down, activation)
+    return reference.grouped_experts(x, weights, ids, gate_up, down, activation)
 
 
-def all_experts(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def all_experts(
+    x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, activation: str = "silu"
+) -> Tensor:
     """Every row through every expert, weights [R, E] zero where not chosen; as ``experts``."""
-    return reference.dense_experts(x, weights, gate_up, down)
+    return reference.dense_experts(x, weights, gate_up, down, activation)
 
 
 def with_shared(

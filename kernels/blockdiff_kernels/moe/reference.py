@@ -41,6 +41,20 @@ def with_shared(
     return torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
 
 
+def route_scaled(logits: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """See the package docstring."""
+    weights, ids = route(logits, top_k)
+    return weights * expert_scale.to(weights.dtype)[ids], ids
+
+
+def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
+    """See the package docstring."""
+    assert activation in ("silu", "gelu_tanh"), activation
+    if activation == "silu":
+        return functional.silu(gate) * up
+    return functional.gelu(gate, approximate="tanh") * up
+
+
 def dense_weights(logits: Tensor, top_k: int) -> Tensor:
     """Routing as [R, E] float32 with zeros for experts that are not chosen."""
     compute = torch.promote_types(logits.dtype, torch.float32)
@@ -56,19 +70,26 @@ def weigh_with_shared(routing: Tensor, gate: Tensor, top_k: int, total: int) -> 
     return torch.cat((weights, opened), dim=1)
 
 
-def dense_experts(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def dense_experts(
+    x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, activation: str = "silu"
+) -> Tensor:
     """Every row through every expert, unchosen ones weighted by zero: two matrix products.
 
     weights [R, E], zero where not chosen; the rest as in ``grouped_experts``.
     """
     experts, inner, hidden = down.shape
     gate, up = functional.linear(x, gate_up.view(-1, hidden)).view(-1, experts, 2, inner).unbind(2)
-    act = functional.silu(gate) * up * weights.to(x.dtype).unsqueeze(-1)
+    act = gated(gate, up, activation) * weights.to(x.dtype).unsqueeze(-1)
     return act.view(-1, experts * inner) @ down.view(-1, hidden)
 
 
 def grouped_experts(
-    x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: str = "silu",
 ) -> Tensor:
     """Rows sorted by expert, one matrix product pair per expert that has rows.
 
@@ -82,6 +103,6 @@ def grouped_experts(
     for expert, part in enumerate(x.index_select(0, rows).split_with_sizes(counts)):
         if part.shape[0]:
             gate, up = functional.linear(part, gate_up[expert]).chunk(2, dim=-1)
-            parts.append((functional.silu(gate) * up) @ down[expert])
+            parts.append(gated(gate, up, activation) @ down[expert])
     scaled = torch.cat(parts) * weights.flatten().index_select(0, order).unsqueeze(-1).to(x.dtype)
     return torch.zeros_like(x).index_add(0, rows, scaled)

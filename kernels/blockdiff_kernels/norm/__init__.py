@@ -2,6 +2,7 @@
 
 rms_norm:        y = x * rsqrt(mean(x^2) + eps) * (1 + w)          (zero-centred weight)
 scaled_rms_norm: y = x * rsqrt(mean(x^2) + eps) * w               (weight not zero-centred)
+plain_rms_norm:  y = x * rsqrt(mean(x^2) + eps) * w, or without w  (all in float32)
 gated_rms_norm:  y = x * rsqrt(mean(x^2) + eps) * w * silu(gate)   (weight not zero-centred)
 """
 
@@ -24,6 +25,14 @@ def scaled_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
     """
     return reference.scaled_rms_norm(x, weight, eps)
+
+
+def plain_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """RMS norm over the last axis, normalised and scaled in float32, cast back to ``x.dtype``.
+
+    x [..., D]; weight broadcastable to x, or None for no scaling.
+    """
+    return reference.plain_rms_norm(x, weight, eps)
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -15,6 +15,12 @@ def scaled_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _normalise(x, eps).to(x.dtype) * weight.to(x.dtype)
 
 
+def plain_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """See the package docstring."""
+    x_hat = _normalise(x, eps)
+    return (x_hat if weight is None else x_hat * weight.to(x_hat.dtype)).to(x.dtype)
+
+
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See the package docstring."""
     x_hat = _normalise(x, eps)

@@ -12,6 +12,17 @@ def rope_angles(positions: Tensor, rotary_dim: int, theta: float) -> tuple[Tenso
     return angles.cos(), angles.sin()
 
 
+def proportional_angles(
+    positions: Tensor, head_dim: int, pairs: int, theta: float
+) -> tuple[Tensor, Tensor]:
+    """See the package docstring."""
+    exponents = torch.arange(0, 2 * pairs, 2, dtype=torch.float32, device=positions.device)
+    turning = 1.0 / theta ** (exponents / head_dim)
+    frequencies = torch.nn.functional.pad(turning, (0, head_dim // 2 - pairs))
+    angles = positions.to(torch.float32).unsqueeze(-1) * frequencies
+    return angles.cos(), angles.sin()
+
+
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """See the package docstring."""
     half = cos.shape[-1]

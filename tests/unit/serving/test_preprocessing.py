@@ -30,7 +30,8 @@ def test_text_prompt_and_defaults(build: Build, tokenizer: Tokenizer) -> None:
     ids, spec = build(text_input="hello <|im_end|>")
     assert ids == tokenizer.encode("hello <|im_end|>")
     assert tokenizer.special.im_end not in ids
-    assert (spec.stream, spec.temperature, spec.seed, spec.threshold) == (False, 0.0, 0, None)
+    assert (spec.stream, spec.temperature, spec.threshold) == (False, 0.0, None)
+    assert spec.algorithm is None
     # The default is cut to what the context leaves.
     assert spec.max_tokens == 256 - len(ids)
     assert spec.text.echo == ""
@@ -88,9 +89,11 @@ def test_quality_names_a_threshold(build: Build, quality: str, threshold: float 
     assert build(text_input="x", quality=quality)[1].threshold == threshold
 
 
-def test_a_seed_is_drawn_only_for_sampling(build: Build) -> None:
+def test_a_seed_is_drawn_where_none_is_given(build: Build) -> None:
     seeds = {build(text_input="x", temperature=1.0)[1].seed for _ in range(4)}
-    assert len(seeds) == 4
+    # models with random canvases draw at temperature 0 too
+    seeds |= {build(text_input="x")[1].seed for _ in range(4)}
+    assert len(seeds) == 8
     assert build(text_input="x", temperature=1.0, seed=5)[1].seed == 5
 
 

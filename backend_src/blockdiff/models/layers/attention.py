@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from blockdiff.cache import KeyValueCaches
+from blockdiff.cache import KeyValueCaches, LayerCaches
 from blockdiff.config import AttentionConfig, HybridConfig
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
@@ -71,7 +71,12 @@ class PlainAttention:
 
 
 def attend(
-    turned: Tensor, value: Tensor, layout: RoundLayout, caches: KeyValueCaches, index: int
+    turned: Tensor,
+    value: Tensor,
+    layout: RoundLayout,
+    caches: LayerCaches,
+    index: int,
+    scale: float | None = None,
 ) -> Tensor:
     """Write, then attend: [R, Hq + Hkv, D] query and key heads, value [R, Hkv, D] -> [R, Hq, D].
 
@@ -84,7 +89,8 @@ def attend(
     for group in layout.groups:
         query, key = group.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         own = (query, key, group.pad(value))
-        mixed.append(attention(*own, keys, values, group.slots, group.visible, group.mask))
+        past = (keys, values, group.slots)
+        mixed.append(attention(*own, *past, group.visible, group.mask, scale))
     return layout.flatten(mixed)
 
 

@@ -12,7 +12,10 @@ from blockdiff_kernels.moe import all_experts, experts, prefers_all_experts
 
 
 class Experts(ABC):
-    """``count`` experts of one width: y = down (silu(gate x) * up x). Never changed once made."""
+    """``count`` experts of one width: y = down (a(gate x) * up x). Never changed once made.
+
+    The activation a is silu unless a class is told another one of ``blockdiff_kernels.moe``.
+    """
 
     count: int
 
@@ -37,14 +40,15 @@ class Experts(ABC):
 class DenseExperts(Experts):
     """All weights as two tensors, in the dtype that activations have."""
 
-    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
+    def __init__(self, gate_up: Tensor, down: Tensor, activation: str = "silu") -> None:
         self.gate_up = gate_up  # [count, 2I, H], gate rows first
         self.down = down  # [count, I, H]: transposed, so that all experts form one matrix
         self.count = down.shape[0]
+        self.activation = activation
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """Weighted sum of each row's experts: x [R, H] -> [R, H]."""
-        return experts(x, weights, ids, self.gate_up, self.down)
+        return experts(x, weights, ids, self.gate_up, self.down, self.activation)
 
     def prefers_all(self, rows: int) -> bool:
         """Whether ``weigh_all`` is the faster way for so many rows."""
@@ -52,4 +56,4 @@ class DenseExperts(Experts):
 
     def weigh_all(self, x: Tensor, weights: Tensor) -> Tensor:
         """The same with weights [R, count] of every expert: two matrix products."""
-        return all_experts(x, weights, self.gate_up, self.down)
+        return all_experts(x, weights, self.gate_up, self.down, self.activation)

@@ -1,0 +1,171 @@
+"""DiffusionGemma, text only: one backbone as causal encoder and as bidirectional canvas decoder.
+
+Encoder rows (prefill and commit) write keys and values; canvas rows (previews) read them and are
+conditioned on what the previous step expected. Knows the family's tensor names; knows nothing of
+files, requests or sampling.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from blockdiff.cache import CanvasCaches, LayerShape
+from blockdiff.config import SLIDING, DiffusionGemmaConfig
+from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.diffusion_gemma_weights import (
+    attention_weights,
+    feed_forward,
+    self_conditioning,
+)
+from blockdiff.models.layers.canvas_attention import CanvasAttention, SlidingCanvasAttention
+from blockdiff.models.layers.canvas_rows import (
+    RingLayout,
+    build_ring_layout,
+    find_canvas_rows,
+)
+from blockdiff.models.layers.layout import RoundLayout, build_layout
+from blockdiff.models.layers.parallel_experts import ParallelFeedForward
+from blockdiff.models.layers.trace import Trace
+from blockdiff.models.share import Share
+from blockdiff.models.source import WeightSource
+from blockdiff.models.trunk import LanguageModel, note_lengths
+from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.rope import proportional_angles
+from blockdiff_kernels.self_conditioning import expected_embedding
+
+
+@dataclass
+class Layer:
+    """One layer, by its parts in the order they run."""
+
+    input_norm: Tensor  # [H]
+    attention: CanvasAttention
+    attention_norm: Tensor  # [H], after it
+    feed_forward: ParallelFeedForward
+    scalars: Tensor  # [2] factors of the layer's output: encoder, decoder
+
+
+class DiffusionGemmaModel(LanguageModel):
+    """A loaded checkpoint. Every canvas row sees its whole canvas."""
+
+    formulation = "canvas"
+    config: DiffusionGemmaConfig
+
+    def __init__(self, config: DiffusionGemmaConfig, source: WeightSource, share: Share) -> None:
+        self.config = config
+        embedding = source.tensor("decoder.embed_tokens.weight")
+        super().__init__(_info(config), embedding, embedding, share)
+        self.final_norm = source.tensor("decoder.norm.weight")
+        self.embedding_scale = torch.tensor(
+            config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
+        )
+        self.conditioning = self_conditioning(source, config)
+        self.layers = [self._layer(source, number) for number in range(config.num_hidden_layers)]
+
+    def _layer(self, source: WeightSource, number: int) -> Layer:
+        own, config = f"decoder.layers.{number}.", self.config
+        is_sliding = config.layer_types[number] == SLIDING
+        kind = SlidingCanvasAttention if is_sliding else CanvasAttention
+        weights, shape = attention_weights(source, number, config), config.attention(number)
+        encoder_scalar = source.tensor(f"encoder.language_model.layers.{number}.layer_scalar")
+        return Layer(
+            input_norm=source.tensor(own + "input_layernorm.weight"),
+            attention=kind(weights, shape, config.rms_norm_eps, number),
+            attention_norm=source.tensor(own + "post_attention_layernorm.weight"),
+            feed_forward=feed_forward(source, number, config),
+            scalars=torch.cat((encoder_scalar, source.tensor(own + "layer_scalar"))),
+        )
+
+    def new_caches(self, num_slots: int, max_context: int) -> CanvasCaches:
+        """Preallocated caches; see ``models.base``."""
+        own = self.config
+        shapes = []
+        for number in range(own.num_hidden_layers):
+            shape = own.attention(number)
+            places = shape.kept_positions(max_context)
+            shapes.append(LayerShape(shape.kv_heads, places, shape.head_dim))
+        signals = (num_slots, own.block_size, own.hidden_size)
+        return CanvasCaches(shapes, signals, max_context, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
+        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        assert isinstance(caches, CanvasCaches), "caches come from new_caches"
+        eps = self.config.rms_norm_eps
+        full, sliding, rings = self._layouts(batch, caches)
+        note_lengths(full, caches)
+        canvas = find_canvas_rows(batch)
+        x = self.embed(batch.token_ids) * self.embedding_scale
+        if canvas.rows.numel():
+            signal = caches.signals[canvas.slots, canvas.places]
+            x[canvas.rows] = self.conditioning(x.index_select(0, canvas.rows), signal)
+        for number, layer in enumerate(self.layers):
+            layout = sliding if self.config.layer_types[number] == SLIDING else full
+            mixed = layer.attention(plain_rms_norm(x, layer.input_norm, eps), layout, rings, caches)
+            x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
+            x = (x + layer.feed_forward(x)) * layer.scalars[canvas.is_canvas].unsqueeze(1)
+            if trace is not None:
+                trace.record("layer_outputs", number, x)
+        return plain_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
+
+    def _layouts(
+        self, batch: RoundBatch, caches: CanvasCaches
+    ) -> tuple[RoundLayout, RoundLayout, RingLayout]:
+        """The round with the angles of full layers, with those of sliding layers, and its rings."""
+        own = self.config
+        found = []
+        layout = build_layout(batch, own.full.head_dim, own.full.rotary.theta)
+        for shape in (own.full, own.sliding):
+            turning = (shape.head_dim, shape.rotary.pairs, shape.rotary.theta)
+            cos, sin = proportional_angles(batch.positions, *turning)
+            found.append(replace(layout, cos=cos, sin=sin))
+        window = own.sliding.window
+        assert window is not None, "sliding layers have a window"
+        capacity = own.sliding.kept_positions(caches.max_context)
+        return found[0], found[1], build_ring_layout(batch, layout, window, capacity)
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [L, V] float32, softly bounded."""
+        return logits(hidden, self.output, self.config.final_logit_softcapping)
+
+    @torch.inference_mode()
+    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
+        cap = self.config.final_logit_softcapping
+        return best_tokens(hidden, self.output, excluded, cap=cap)
+
+    @torch.inference_mode()
+    def expect(self, scaled_logits: Tensor) -> Tensor:
+        """The signal [L, H] that logits [L, V] of one step give the next step of a canvas."""
+        return expected_embedding(scaled_logits, self.output, self.config.hidden_size**0.5)
+
+    def store_signals(
+        self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor
+    ) -> None:
+        """Keep signals [L, H] for places [L] of the canvases of slots [L], in place."""
+        assert isinstance(caches, CanvasCaches), "caches come from new_caches"
+        caches.signals[slots, places] = signals
+
+    def forget_signals(self, caches: ModelCaches, slots: Tensor) -> None:
+        """The next previews of slots [N] int64 are first steps, which have no signal."""
+        assert isinstance(caches, CanvasCaches), "caches come from new_caches"
+        caches.signals.index_fill_(0, slots, 0)
+
+
+def _info(config: DiffusionGemmaConfig) -> ModelInfo:
+    return ModelInfo(
+        model_type=config.model_type,
+        vocab_size=config.vocab_size,
+        block_length=config.block_size,
+        mask_token_id=NO_MASK_TOKEN,
+        eos_token_ids=config.eos_token_ids,
+        max_context=config.max_position_embeddings,
+        block_lengths_allowed=(config.block_size,),
+        supports_autoregressive=False,
+        algorithms=("entropy_bound",),
+        uniform=config.diffusion,
+    )

@@ -1,0 +1,86 @@
+"""A dense MLP and routed experts side by side, each between norms of its own.
+
+Knows nothing of attention, of caches or of checkpoints.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from blockdiff.models.layers.experts import Experts
+from blockdiff.models.layers.linear import Linear
+from blockdiff_kernels.moe import gated, route_scaled
+from blockdiff_kernels.norm import plain_rms_norm
+
+GELU = "gelu_tanh"
+
+
+@dataclass
+class GeluMlp:
+    """gelu(gate x) * up x, then down."""
+
+    gate_up: Linear  # H -> 2I, gate outputs first
+    down: Linear  # I -> H
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [R, H] -> [R, H]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(gated(gate, up, GELU))
+
+
+@dataclass
+class ScaledRouter:
+    """Chooses experts from normed, scaled rows; each expert's weight has a factor of its own."""
+
+    weight: Tensor  # [E, H]
+    scale: Tensor  # [H]
+    expert_scale: Tensor  # [E]
+    top_k: int
+    eps: float
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [R, H] -> weights [R, k] float32 and expert ids [R, k]."""
+        rows = plain_rms_norm(x, None, self.eps) * self.scale * x.shape[1] ** -0.5
+        return route_scaled(functional.linear(rows, self.weight), self.expert_scale, self.top_k)
+
+
+@dataclass
+class ParallelFeedForward:
+    """Norm weights [H] are named by what they precede or follow."""
+
+    dense: GeluMlp
+    router: ScaledRouter
+    experts: Experts  # with the activation GELU
+    before_dense: Tensor
+    after_dense: Tensor
+    before_experts: Tensor
+    after_experts: Tensor
+    after_sum: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [R, H], the residual stream -> [R, H] to add to it."""
+        dense = self.dense(plain_rms_norm(x, self.before_dense, self.eps))
+        # the router reads the residual stream itself
+        weights, ids = self.router(x)
+        rows = plain_rms_norm(x, self.before_experts, self.eps)
+        routed = self.experts(rows, weights, ids)
+        total = plain_rms_norm(dense, self.after_dense, self.eps)
+        total = total + plain_rms_norm(routed, self.after_experts, self.eps)
+        return plain_rms_norm(total, self.after_sum, self.eps)
+
+
+@dataclass
+class SelfConditioning:
+    """Adds what the previous denoising step expected to the embeddings of a canvas."""
+
+    before: Tensor  # [H]
+    mlp: GeluMlp
+    eps: float
+
+    def __call__(self, x: Tensor, signal: Tensor) -> Tensor:
+        """x, signal [P, H] -> [P, H]; a signal of zeros adds nothing, the norm still applies."""
+        return plain_rms_norm(
+            x + self.mlp(plain_rms_norm(signal, self.before, self.eps)), None, self.eps
+        )

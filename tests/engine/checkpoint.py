@@ -20,11 +20,11 @@ TEMPLATE = (
 
 
 def make_broken(source: Path, folder: Path) -> Path:
-    """A copy whose every number is NaN, so that each request fails inside the engine."""
+    """A copy whose every number is huge, so that each request overflows inside the engine."""
     shutil.copytree(source, folder)
     for shard in folder.glob("*.safetensors"):
         weights = load_file(shard)
-        save_file({name: torch.full_like(w, torch.nan) for name, w in weights.items()}, shard)
+        save_file({name: torch.full_like(w, 1e38) for name, w in weights.items()}, shard)
     return folder
 
 

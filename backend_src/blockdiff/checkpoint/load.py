@@ -1,29 +1,62 @@
 """From a checkpoint folder to a model: check every tensor, then read each one once.
 
-Knows files and names; the maths is the model's.
+No module is built empty and filled later: names, shapes and dtypes are checked from the files'
+headers alone, and layers are made of the tensors that were read. Knows files and names; the maths
+is the model's.
 """
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
-from blockdiff.checkpoint.source import DenseSource, Progress
-from blockdiff.config import load_config
+from blockdiff.checkpoint.report import LoadMeter, LoadReport
+from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
+from blockdiff.checkpoint.source import DenseSource
+from blockdiff.checkpoint.stored import StoredTensor
+from blockdiff.config import AnyConfig, load_config, read_json, unused_keys
 from blockdiff.errors import ConfigError
 from blockdiff.models.group import ALONE, Group
-from blockdiff.models.registry import FAMILIES
+from blockdiff.models.registry import FAMILIES, Family
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.split_source import SplitSource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes
+from blockdiff.weights.ranges import describe
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STORED_DTYPES = ("F32", "BF16", "F16")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class CheckedCheckpoint:
+    """A folder whose files fit its config; nothing but headers has been read."""
+
+    folder: Path
+    config: AnyConfig
+    family: Family
+    files: CheckpointFiles
+    needed: dict[str, StoredTensor]  # the model's tensors, by canonical name
+    notes: tuple[str, ...]  # what was passed over
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, what loading it took, and what was passed over."""
+
+    model: LanguageModel
+    report: LoadReport
+    notes: tuple[str, ...]
+
+
+Tell = Callable[[LoadedModel], None]
 
 
 def load_model(
@@ -32,19 +65,57 @@ def load_model(
     dtype: str = "float32",
     progress: Progress | None = None,
     group: Group = ALONE,
+    tell: Tell | None = None,
 ) -> LanguageModel:
+    """As ``load_with_report``; report and notes go to ``tell``, or else to the log."""
+    loaded = load_with_report(path, device, dtype, progress, group)
+    if tell is not None:
+        tell(loaded)
+        return loaded.model
+    for line in (*loaded.notes, str(loaded.report)):
+        log.info("checkpoint %s: %s", path, line)
+    return loaded.model
+
+
+def load_with_report(
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    progress: Progress | None = None,
+    group: Group = ALONE,
+) -> LoadedModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
-    ``progress`` is called with (tensors read, tensors in all). Everything wrong with the files is
-    reported in one ConfigError. Only the share of ``group.rank`` is read; nothing is exchanged.
+    ``progress`` is called with (bytes read, bytes in all). Everything wrong with the files is
+    reported in one ConfigError, and so are all tensors that hold NaN or infinite values.
+    Only the share of ``group.rank`` is read; nothing is exchanged.
     """
+    target = require_device(device)
+    checked = check_files(path, dtype)
+    share = Share(checked.config, group)
+    files, meter = checked.files, LoadMeter()
+    total = sum(stored.header.size for stored in checked.needed.values())
+    if progress is not None:
+        files.log.on_bytes = lambda done: progress(done, total)
+    stored = DenseSource(checked.needed, target, DTYPES[dtype], checked.family.float32)
+    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
+    model = checked.family.build(share.local(), source, share)
+    model.bytes_read = files.log.bytes_kept
+    for shard in files.shards:
+        shard.require_unchanged()
+    refuse(checked.folder, describe(sorted(files.log.not_finite), "holds NaN or infinite values"))
+    sizes = [tensor_bytes(tensor) for tensor in model_tensors(model)]
+    bound = max(sizes) + (sum(sizes) if target.type == "cpu" else 0)
+    report = meter.report(len(checked.needed), files.log.bytes_read, bound)
+    return LoadedModel(model, report, checked.notes)
+
+
+def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:
+    """Check config and headers: every tensor there, whole, of the right shape and a known dtype."""
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {sorted(DTYPES)}")
     folder = Path(path)
-    target = _device(device)
     config = load_config(folder)
-    share = Share(config, group)
-    local = share.local()
     family = FAMILIES[config.model_type]
     files = open_checkpoint(folder)
     has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
@@ -52,48 +123,57 @@ def load_model(
     unused = [name for name in files.tensors if name.endswith(family.unused(config))]
     spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
     refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
-    for note in (*files.notes, *_note_unused(files, unused)):
-        log.info("checkpoint %s: %s", folder, note)
+    notes = (*files.notes, *_unused_notes(files, unused), *_config_notes(folder))
     needed = {name: files.tensors[name] for name in shapes}
-    stored = DenseSource(needed, target, DTYPES[dtype], family.float32, progress)
-    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
-    model = family.build(local, source, share)
-    model.bytes_read = stored.bytes_read
-    return model
+    return CheckedCheckpoint(folder, config, family, files, needed, notes)
 
 
-def _device(device: str | torch.device) -> torch.device:
+def require_device(device: str | torch.device) -> torch.device:
+    """The device named, if this machine can compute on it."""
     try:
         target = torch.device(device)
     except (RuntimeError, ValueError):
-        raise ConfigError(f"device is {device!r}; it must be cpu or cuda") from None
+        target = torch.device("meta")
+    if target.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {str(device)!r}; it must be cpu or cuda")
     if target.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device!r}, but no CUDA device is available; use cpu")
+        raise ConfigError(f"device is {str(device)!r}, but no CUDA device is available; use cpu")
     return target
 
 
-def _note_unused(files: CheckpointFiles, names: list[str]) -> list[str]:
-    if not names:
-        return []
-    first = files.tensors[names[0]].stored_name
-    return [f"{len(names)} tensors not used by this config ({first}, ...)"]
+def _unused_notes(files: CheckpointFiles, unused: list[str]) -> list[str]:
+    names = [files.tensors[name].stored_name for name in unused]
+    return describe(names, "is not used by this config")
+
+
+def _config_notes(folder: Path) -> list[str]:
+    notes = []
+    if unknown := unused_keys(folder):
+        notes.append(f"config.json: keys not used: {', '.join(unknown)}")
+    if "auto_map" in read_json(folder / "config.json"):
+        notes.append("config.json: auto_map names remote code, which is never run")
+    return notes
 
 
 def _compare(files: CheckpointFiles, shapes: Shapes, spare: set[str]) -> list[str]:
     """What is missing, unexpected, misshapen or of a dtype that cannot be computed with."""
     problems = []
     if not files.problems:
-        problems += [f"{name} is missing" for name in shapes if name not in files.tensors]
+        absent = [name for name in shapes if name not in files.tensors]
+        problems += describe(absent, "is missing")
+    bad: dict[str, list[str]] = {}
     for name, stored in files.tensors.items():
-        if name not in shapes:
-            if name not in spare:
-                problems.append(f"{stored.stored_name} is unexpected")
-        elif stored.shape != shapes[name]:
-            problems.append(
-                f"{stored.stored_name} has shape {list(stored.shape)}, must be {list(shapes[name])}"
-            )
-        elif stored.dtype not in STORED_DTYPES:
-            problems.append(
-                f"{stored.stored_name} has dtype {stored.dtype}, must be one of {STORED_DTYPES}"
-            )
-    return problems
+        what = _fault(stored, shapes.get(name)) if name not in spare else None
+        if what is not None:
+            bad.setdefault(what, []).append(stored.stored_name)
+    return problems + [line for what, names in bad.items() for line in describe(names, what)]
+
+
+def _fault(stored: StoredTensor, shape: tuple[int, ...] | None) -> str | None:
+    if shape is None:
+        return "is unexpected"
+    if stored.shape != shape:
+        return f"has shape {list(stored.shape)}, must be {list(shape)}"
+    if stored.dtype not in STORED_DTYPES:
+        return f"has dtype {stored.dtype}, must be one of {STORED_DTYPES}"
+    return None

@@ -3,17 +3,25 @@
 Knows stored names and layouts of experts; knows nothing of families.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from blockdiff.checkpoint.reader import StoredTensor
 from blockdiff.models.layers.experts import DenseExperts
 from blockdiff.models.layers.linear import DenseLinear, Span
 from blockdiff.models.source import WHOLE, ExpertNames, Part
 
-Progress = Callable[[int, int], None]
+
+class Stored(Protocol):
+    """A tensor somewhere else; ``checkpoint.stored`` has the real one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def read_into(self, target: Tensor, place: tuple[slice, ...] = ()) -> None:
+        """Write the tensor, or the ``place`` in it, to ``target``: any dtype, strides, device."""
 
 
 class DenseSource:
@@ -21,35 +29,27 @@ class DenseSource:
 
     def __init__(
         self,
-        tensors: Mapping[str, StoredTensor],
+        tensors: Mapping[str, Stored],
         device: torch.device,
         dtype: torch.dtype,
         float32: tuple[str, ...] = (),
-        progress: Progress | None = None,
     ) -> None:
-        """``tensors`` are exactly those of the model; ``float32`` are ends of names kept so.
-
-        ``progress`` is called with (tensors begun, tensors in all).
-        """
+        """``tensors`` are exactly those of the model; ``float32`` are ends of names kept so."""
         self.tensors = tensors
         self.device = device
         self.dtype = dtype
         self.float32 = float32
-        self._progress = progress
-        self.bytes_read = 0
-        self._begun: set[str] = set()
 
     def tensor(self, name: str, rows: Sequence[Span] | None = None) -> Tensor:
         """See ``WeightSource``."""
         kind = torch.float32 if name.endswith(self.float32) else self.dtype
-        return self._cut(name, rows).to(device=self.device, dtype=kind)
+        return self._cut(name, rows, None, kind)
 
     def linear(
         self, module: str, rows: Sequence[Span] | None = None, columns: Span | None = None
     ) -> DenseLinear:
         """See ``WeightSource``."""
-        weight = self._cut(module + ".weight", rows, columns)
-        return DenseLinear(weight.to(device=self.device, dtype=self.dtype))
+        return DenseLinear(self._cut(module + ".weight", rows, columns, self.dtype))
 
     def experts(self, names: ExpertNames, part: Part = WHOLE) -> DenseExperts:
         """See ``WeightSource``."""
@@ -69,24 +69,27 @@ class DenseSource:
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, device=self.device, dtype=self.dtype)
 
-    def _cut(self, name: str, rows: Sequence[Span] | None, columns: Span | None = None) -> Tensor:
+    def _cut(
+        self, name: str, rows: Sequence[Span] | None, columns: Span | None, kind: torch.dtype
+    ) -> Tensor:
         """Part of a matrix: the spans of its rows laid end to end, one span of its columns."""
-        across = slice(None) if columns is None else slice(*columns)
+        stored = self.tensors[name]
+        across = () if columns is None else (slice(*columns),)
+        shape = list(stored.shape)
+        if rows is not None:
+            shape[0] = sum(stop - start for start, stop in rows)
+        if columns is not None:
+            shape[1] = columns[1] - columns[0]
+        target = torch.empty(shape, device=self.device, dtype=kind)
         if rows is None:
-            return self._read(name, () if columns is None else (slice(None), across))
-        down = [slice(*span) for span in rows]
-        parts = [self._read(name, (own,) if columns is None else (own, across)) for own in down]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _read(self, name: str, place: tuple[slice, ...] = ()) -> Tensor:
-        """The stored tensor ``name``, or the ``place`` in it, on the CPU."""
-        if name not in self._begun:
-            self._begun.add(name)
-            if self._progress is not None:
-                self._progress(len(self._begun), len(self.tensors))
-        tensor = self.tensors[name].read(place)
-        self.bytes_read += tensor.nbytes
-        return tensor
+            stored.read_into(target, (slice(None), *across) if across else ())
+            return target
+        begin = 0
+        for start, stop in rows:
+            own = target[begin : begin + stop - start]
+            stored.read_into(own, (slice(start, stop), *across))
+            begin += stop - start
+        return target
 
     def _copy_routed(self, names: ExpertNames, expert: int, gate_up: Tensor, down: Tensor) -> None:
         """One routed expert into gate_up [2I, H] and down [I, H]."""
@@ -94,15 +97,17 @@ class DenseSource:
             self._copy_parts(f"{names.routed}{expert}.", (0, names.inner), gate_up, down)
             return
         own = (slice(expert, expert + 1),)
-        gate_up.copy_(self._read(names.routed + "gate_up_proj", own)[0])
-        down.copy_(self._read(names.routed + "down_proj", own)[0].t())
+        self.tensors[names.routed + "gate_up_proj"].read_into(gate_up[None], own)
+        self.tensors[names.routed + "down_proj"].read_into(down.t()[None], own)
 
     def _copy_parts(self, own: str, span: Span, gate_up: Tensor, down: Tensor) -> None:
         """Separate gate, up and down projections; a short span leaves zeros behind it."""
         width, count = down.shape[0], span[1] - span[0]
-        gate_up[:count] = self._cut(own + "gate_proj.weight", [span])
-        gate_up[width : width + count] = self._cut(own + "up_proj.weight", [span])
-        down[:count] = self._cut(own + "down_proj.weight", None, span).t()
+        up = slice(width, width + count)
+        self.tensors[own + "gate_proj.weight"].read_into(gate_up[:count], (slice(*span),))
+        self.tensors[own + "up_proj.weight"].read_into(gate_up[up], (slice(*span),))
+        narrow = self.tensors[own + "down_proj.weight"]
+        narrow.read_into(down[:count].t(), (slice(None), slice(*span)))
 
     def _shared_width(self, names: ExpertNames) -> int:
         if names.shared is None:

@@ -88,7 +88,7 @@ def check_model(model: Path, dtype: str) -> list[Finding]:
         return [Finding("checkpoint", "fail", str(error), advice)]
     findings.append(Finding("checkpoint", "ok", f"{config.model_type} at {model}"))
     try:
-        tokens = check_tokenizer(model, config.vocab_size)
+        tokens = check_tokenizer(model, config)
         detail = f"{tokens} tokens, embedding of {config.vocab_size}"
         findings.append(Finding("tokenizer", "ok", detail))
     except BlockdiffError as error:

@@ -11,28 +11,54 @@ from typing import cast
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from blockdiff.checkpoint.load import LoadedModel
+from blockdiff.cli.progress import byte_progress
+from blockdiff.config import load_config
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.models.trunk import LanguageModel
 from blockdiff.parallel.load import load_shared
+from blockdiff.parallel.model import ParallelModel
 from blockdiff.parallel.settings import ParallelSettings
 from blockdiff.text import Tokenizer
+from blockdiff.text.fit import require_fit
 
 ALONE = ParallelSettings()
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:
-    """The checkpoint's tokenizer, if it has one."""
-    return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
+    """The checkpoint's tokenizer, if it has one; one of another model is refused."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    tokenizer = Tokenizer.load(folder)
+    require_fit(tokenizer, folder, load_config(folder))
+    return tokenizer
 
 
 def load_with_progress(
     folder: Path, device: str, dtype: str, parallel: ParallelSettings = ALONE
 ) -> BlockDiffusionModel:
-    """The model, with a progress bar on stderr while its tensors are read."""
-    with progress_bar("loading") as advance:
-        loaded = load_shared(folder, device, dtype, parallel, advance)
+    """As ``read_model``, for the engine."""
     # A family's class takes its own caches, which is narrower than the protocol says.
-    return cast(BlockDiffusionModel, loaded)
+    return cast(BlockDiffusionModel, read_model(folder, device, dtype, parallel))
+
+
+def read_model(
+    folder: Path, device: str, dtype: str, parallel: ParallelSettings = ALONE
+) -> LanguageModel | ParallelModel:
+    """The model, with a progress bar on stderr while it is read and then what that took.
+
+    What was passed over (unknown keys, unused tensors) is said wherever stderr goes.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def tell(loaded: LoadedModel) -> None:
+        report = [str(loaded.report)] if console.is_terminal else []
+        for line in (*loaded.notes, *report):
+            console.print(f"blockdiff: {line}", markup=False)
+
+    with byte_progress("loading") as advance:
+        return load_shared(folder, device, dtype, parallel, advance, tell)
 
 
 def read_lines(flag: str, path: Path) -> list[tuple[str, str]]:

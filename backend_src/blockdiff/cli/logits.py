@@ -58,14 +58,12 @@ def _run(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from blockdiff.cli.loading import progress_bar
+    from blockdiff.cli.loading import progress_bar, read_model
     from blockdiff.cli.logit_requests import parse_request, read_requests
     from blockdiff.cli.logit_runner import LogitRunner
     from blockdiff.cli.recorded import RecordedTensors
-    from blockdiff.parallel.load import load_shared
 
-    with progress_bar("loading") as advance:
-        model = load_shared(folder, *how, advance)
+    model = read_model(folder, *how)
     if requests is not None:
         asked = read_requests(requests, model.info, model.formulation)
     else:

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from blockdiff.cli.progress import byte_progress
+from blockdiff.config import unused_keys
 from blockdiff.errors import ConfigError
 from blockdiff.weights.groups import Group, group_of, sum_groups
 from blockdiff.weights.headers import TensorHeader, read_headers
@@ -114,6 +115,8 @@ def inspect_command(
         console.print(_tensor_table(found))
     console.print(_group_table(groups))
     console.print(f"{len({tensor.file for tensor in found})} files")
+    if unused := _unused_keys(path):
+        console.print(f"config.json: keys not used: {', '.join(unused)}", markup=False)
 
 
 def _show(outcome: Verification) -> None:
@@ -135,9 +138,21 @@ def _inspection(path: Path, found: list[TensorHeader], groups: list[Group]) -> d
         "files": sorted({tensor.file for tensor in found}),
         "parameters": sum(tensor.elements for tensor in found),
         "size": sum(tensor.size for tensor in found),
+        "unused_config_keys": _unused_keys(path),
         "groups": [asdict(group) for group in groups],
         "tensors": [{**asdict(tensor), "group": group_of(tensor.name)} for tensor in found],
     }
+
+
+def _unused_keys(path: Path) -> list[str]:
+    """Keys of the folder's config that no family's maths uses; none where there is no config."""
+    if not (path / "config.json").is_file():
+        return []
+    try:
+        return list(unused_keys(path))
+    except ConfigError:
+        # Files are shown also where their config is of an unknown family or damaged.
+        return []
 
 
 def _group_table(groups: list[Group]) -> Table:

@@ -11,7 +11,7 @@ from blockdiff.config.diffusion_gemma import (
     Rotary,
     UniformDefaults,
 )
-from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config
+from blockdiff.config.families import PARSERS, AnyConfig, load_config, parse_config, unused_keys
 from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig
 from blockdiff.config.parts import FULL, LINEAR, SLIDING
@@ -35,4 +35,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "read_json",
+    "unused_keys",
 ]

@@ -32,13 +32,13 @@ ATTENTION_ONLY: dict[str, tuple[Any, ...]] = {
     "shift_logits": (False, None),
     "logit_scale": (1, 1.0, None),
     "attention_bias": (False, None),
-    "norm_topk_prob": (True, None),
     "block_anchor": ("zero", None),
     "expert_coreset": (0, False, None),
 }
 SOFTMAX_ONLY: dict[str, tuple[Any, ...]] = {
     "expert_capacity": (0, None),
     "num_shared_experts": (0, None),
+    "use_qk_norm": (True, None),
     "scoring_func": ("softmax", None),
     "score_function": ("softmax", None),
 }
@@ -121,6 +121,7 @@ def build_config(
     dense: tuple[int, ...],
 ) -> AttentionConfig:
     """Read the keys that all attention-only families share; ``dense`` numbers layers."""
+    _check_layer_types(keys)
     is_causal = family.commits == CAUSAL
     vocab_size = keys.integer("vocab_size")
     head_dim = _head_dim(keys, family)
@@ -157,3 +158,9 @@ def _head_dim(keys: Keys, family: Family) -> int:
         return keys.integer("head_dim", default=family.head_dim)
     heads = keys.integer("num_attention_heads")
     return keys.multiple("hidden_size", "num_attention_heads") // heads
+
+
+def _check_layer_types(keys: Keys) -> None:
+    count, types = keys.integer("num_hidden_layers"), keys.get("layer_types")
+    if types is not None and types != [FULL] * count:
+        raise keys.error("layer_types", f"absent or a list of {count} entries {FULL!r}")

@@ -49,6 +49,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "use_qkv_bias": (False, None),
     "use_bias": (False, None),
     "logit_scale": (1, 1.0, None),
+    # of the recurrent states
+    "mamba_ssm_dtype": ("float32", None),
 }
 
 

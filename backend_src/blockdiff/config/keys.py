@@ -7,7 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blockdiff.config.known_keys import HARMLESS, MATHS
 from blockdiff.errors import ConfigError
+
+# values by which a config says that it does without
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, [], {}, "")
 
 
 class Keys:
@@ -16,9 +20,17 @@ class Keys:
     def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
         self.values = values
         self.prefix = prefix
+        self.read: set[str] = set()
+        self.unread_below: list[str] = []  # of objects inside this one, with their prefix
 
     def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
         return self.values.get(key, default)
+
+    def unread(self) -> tuple[str, ...]:
+        """Keys that nothing has asked for and that are not known to change nothing."""
+        own = set(self.values) - self.read - HARMLESS
+        return (*sorted(own), *self.unread_below)
 
     def error(self, key: str, allowed: str) -> ConfigError:
         """An error to raise: the key with its value, and what would be allowed."""
@@ -75,3 +87,11 @@ def check_maths_keys(keys: Keys, only: Mapping[str, tuple[Any, ...]]) -> None:
         value = keys.get(key)
         if not any(type(value) is type(a) and value == a for a in allowed):
             raise keys.error(key, f"absent or one of {[a for a in allowed if a is not None]}")
+
+
+def check_unread_keys(keys: Keys, family: str) -> None:
+    """Refuse keys with a meaning for the maths that the family's parser did not ask for."""
+    for key in keys.unread():
+        value = keys.values.get(key)
+        if key in MATHS and (value is True or value not in _NEUTRAL):
+            raise keys.error(key, f"absent: {family} does not compute it")

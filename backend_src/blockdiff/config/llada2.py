@@ -19,6 +19,7 @@ from blockdiff.config.keys import Keys, check_maths_keys
 
 _ONLY: dict[str, tuple[Any, ...]] = {
     **ATTENTION_ONLY,
+    "norm_topk_prob": (True, None),
     "use_bias": (False, None),
     "use_qkv_bias": (False, None),
     "use_qk_norm": (True, None),
@@ -80,5 +81,6 @@ def _block_capacity(keys: Keys, num_experts: int) -> int:
         return keys.integer("expert_capacity", default=0, low=0)
     if not keys.boolean("moe_router_enable_expert_bias", default=True):
         raise keys.error("moe_router_enable_expert_bias", "true where expert_capacity is given")
+    keys.read |= {"n_group", "topk_group"}
     chosen = keys.integer("num_experts_per_tok", high=num_experts)
     return keys.integer("expert_capacity", low=chosen, high=num_experts)

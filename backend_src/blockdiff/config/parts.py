@@ -13,6 +13,8 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 BLOCK_ANCHORS = ("prompt_end", "zero")
 DEFAULT_THRESHOLD = 0.9
+# how positions of images are laid out, which text does not have, and a former name
+ROPE_HARMLESS = frozenset({"mrope_section", "mrope_interleaved", "type"})
 
 
 def read_rope(keys: Keys, head_dim: int, share: float, base: float) -> tuple[int, float]:
@@ -20,16 +22,22 @@ def read_rope(keys: Keys, head_dim: int, share: float, base: float) -> tuple[int
 
     ``share`` of head_dim and ``base`` are what the family uses when the config names none.
     """
-    parameters = keys.get("rope_parameters", keys.get("rope_scaling"))
-    if parameters is not None and not isinstance(parameters, Mapping):
-        raise keys.error("rope_parameters", "an object with rope_type and rope_theta")
-    parameters = dict(parameters or {})
+    older, newer = keys.get("rope_scaling"), keys.get("rope_parameters")
+    for value in (older, newer):
+        if value is not None and not isinstance(value, Mapping):
+            raise keys.error("rope_parameters", "an object with rope_type and rope_theta")
+    if older and newer and older != newer:
+        raise keys.error("rope_scaling", "absent or what rope_parameters says")
+    parameters = dict(newer or older or {})
     # older files say "type"
     parameters.setdefault("rope_type", parameters.get("type"))
     rope = Keys({**keys.values, **parameters}, "rope_parameters.")
     rope.choice("rope_type", ("default",), default="default")
     factor = rope.number("partial_rotary_factor", default=share, low=0.0, high=1.0)
     theta = rope.number("rope_theta", default=base, low=1.0, high=1e12)
+    keys.read |= rope.read
+    unread = set(parameters) - rope.read - ROPE_HARMLESS
+    keys.unread_below += [f"rope_parameters.{key}" for key in sorted(unread)]
     rotary_dim = int(head_dim * factor)
     if rotary_dim < 2 or rotary_dim % 2:
         raise rope.error(
@@ -45,7 +53,12 @@ def read_threshold(keys: Keys, default: float = DEFAULT_THRESHOLD) -> float:
         return default
     if not isinstance(decoding, Mapping):
         raise keys.error("decoding", 'an object such as {"threshold": 0.9}')
-    return Keys(decoding, "decoding.").number("threshold", default=default, low=0.0, high=1.0)
+    own = Keys(decoding, "decoding.")
+    # the algorithm of requests that name none
+    own.choice("algorithm", ("low_confidence",), default="low_confidence")
+    threshold = own.number("threshold", default=default, low=0.0, high=1.0)
+    keys.unread_below += [f"decoding.{key}" for key in own.unread()]
+    return threshold
 
 
 def read_mask_token(keys: Keys, is_required: bool) -> int | None:

@@ -17,11 +17,9 @@ from blockdiff.config.attention import (
     build_config,
 )
 from blockdiff.config.keys import Keys, check_maths_keys
-from blockdiff.config.parts import FULL
 
-_READ_HERE = ("norm_topk_prob", "block_anchor")
 _ONLY: dict[str, tuple[Any, ...]] = {
-    **{key: allowed for key, allowed in ATTENTION_ONLY.items() if key not in _READ_HERE},
+    **{key: allowed for key, allowed in ATTENTION_ONLY.items() if key != "block_anchor"},
     **SOFTMAX_ONLY,
 }
 _DENSE = Family("qwen3", CAUSAL, 32, 0.9, 10_000.0)
@@ -31,14 +29,12 @@ _MOE = Family("qwen3_moe", CAUSAL, 32, 0.9, 10_000.0, head_dim=None)
 def parse_qwen3(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfig:
     """A dense Qwen3; without a mask token it decodes autoregressively only."""
     check_maths_keys(keys, _ONLY)
-    _check_layer_types(keys)
     return build_config(_DENSE, keys, generation, None, all_layers(keys))
 
 
 def parse_qwen3_moe(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfig:
     """A Qwen3-MoE, some layers of which may be dense."""
     check_maths_keys(keys, _ONLY)
-    _check_layer_types(keys)
     num_experts = _num_experts(keys)
     router = RouterConfig(
         num_experts=num_experts,
@@ -53,12 +49,6 @@ def parse_qwen3_moe(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfi
         raise keys.error("mlp_only_layers", f"a list of layers from 0 to {layers[-1]}")
     dense = tuple(i for i in layers if i in listed or (i + 1) % step)
     return build_config(_MOE, keys, generation, router, dense)
-
-
-def _check_layer_types(keys: Keys) -> None:
-    count, types = keys.integer("num_hidden_layers"), keys.get("layer_types")
-    if types is not None and types != [FULL] * count:
-        raise keys.error("layer_types", f"absent or a list of {count} entries {FULL!r}")
 
 
 def _num_experts(keys: Keys) -> int:

@@ -42,5 +42,6 @@ def parse_sdar_moe(keys: Keys, generation: Mapping[str, Any]) -> AttentionConfig
         num_experts=num_experts,
         num_experts_per_tok=keys.integer("num_experts_per_tok", high=num_experts),
         moe_intermediate_size=keys.integer("moe_intermediate_size"),
+        is_normalised=keys.boolean("norm_topk_prob", default=False),
     )
     return build_config(_MOE, keys, generation, router, ())

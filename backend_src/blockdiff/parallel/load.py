@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from blockdiff.checkpoint import load_model
-from blockdiff.checkpoint.source import Progress
+from blockdiff.checkpoint.load import Progress, Tell
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import ConditionedModel
@@ -29,14 +29,15 @@ def load_shared(
     dtype: str,
     settings: ParallelSettings,
     progress: Progress | None = None,
+    tell: Tell | None = None,
 ) -> LanguageModel | ParallelModel:
     """The model in this process alone, or split over it and others that it starts.
 
     With more than one rank the calling thread's torch threads become this rank's share of them.
     """
     if settings.tensor_parallel == 1:
-        return load_model(folder, device, dtype, progress)
-    return load_parallel(folder, device, dtype, settings, progress)
+        return load_model(folder, device, dtype, progress, tell=tell)
+    return load_parallel(folder, device, dtype, settings, progress, tell)
 
 
 def load_parallel(
@@ -45,6 +46,7 @@ def load_parallel(
     dtype: str,
     settings: ParallelSettings,
     progress: Progress | None = None,
+    tell: Tell | None = None,
 ) -> ParallelModel:
     """As ``load_shared`` for more than one rank; ConfigError when the model does not divide."""
     size = settings.tensor_parallel
@@ -61,7 +63,7 @@ def load_parallel(
     ranks = Ranks(group, orders, devices, settings.timeout_seconds)
     try:
         began = time.monotonic()
-        own = load_model(folder, devices[0], dtype, progress, group)
+        own = load_model(folder, devices[0], dtype, progress, group, tell)
         ranks.meet(time.monotonic() - began)
     except BaseException:
         ranks.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockdiff.config import load_config
 from blockdiff.core import FinishReason, Request
 from blockdiff.errors import CapacityError, EngineDeadError, RequestError
 from blockdiff.serving.checks import check_engine
@@ -20,6 +21,7 @@ from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError, log, una
 from blockdiff.serving.model import ServedModel
 from blockdiff.serving.monitor import Monitor
 from blockdiff.serving.outgoing import OutgoingStream
+from blockdiff.serving.progress import LoggedProgress
 from blockdiff.serving.relay import CancelReceiver
 from blockdiff.serving.served_weights import ModelInfoMetric, identify_weights
 from blockdiff.serving.settings import Settings
@@ -37,20 +39,32 @@ class ServedEngine:
     close: Callable[[], None] = lambda: None  # ends what the model has started
 
 
-def build_engine(settings: Settings) -> ServedEngine:
+def build_engine(
+    settings: Settings, say: Callable[[str], None] = lambda line: None
+) -> ServedEngine:
     """Loads the checkpoint, warms every kind of round up and starts the engine thread."""
     # Imported here: tests and tools that need no model do without torch.
     import torch
 
+    from blockdiff.checkpoint.load import LoadedModel
     from blockdiff.engine import Engine, EngineConfig, EngineLoop
     from blockdiff.parallel.load import load_shared
     from blockdiff.parallel.settings import ParallelSettings
     from blockdiff.text import Tokenizer
+    from blockdiff.text.fit import require_fit
+
+    tokenizer = Tokenizer.load(settings.model)
+    require_fit(tokenizer, settings.model, load_config(settings.model))
+
+    def tell(loaded: LoadedModel) -> None:
+        for line in (*loaded.notes, str(loaded.report)):
+            say(line)
 
     parallel = ParallelSettings(
         settings.tensor_parallel, settings.tensor_parallel_timeout_seconds, settings.threads
     )
-    model = load_shared(settings.model, settings.device, settings.dtype, parallel)
+    progress = LoggedProgress("loading weights", say)
+    model = load_shared(settings.model, settings.device, settings.dtype, parallel, progress, tell)
     # several ranks: loading has left this thread its share, which the engine's thread needs too
     threads = settings.threads if settings.tensor_parallel == 1 else torch.get_num_threads()
     config = EngineConfig(
@@ -60,7 +74,7 @@ def build_engine(settings: Settings) -> ServedEngine:
         max_output_tokens=settings.max_output_tokens,
         num_threads=threads,
     )
-    engine = Engine(model, config, Tokenizer.load(settings.model))
+    engine = Engine(model, config, tokenizer)
     engine.warm_up()
     loop = EngineLoop(engine)
     loop.start()
@@ -74,7 +88,7 @@ class BlockDiffusionModel(ServedModel):
     where = "block_diffusion"
 
     def build_engine(self, settings: Settings) -> ServedEngine:
-        return build_engine(settings)
+        return build_engine(settings, self._say)
 
     def start(self, model_config: dict[str, Any], settings: Settings) -> None:
         check_engine(model_config, self.config_file)

@@ -52,7 +52,9 @@ class Tokenizer:
         self.special = special
         self.is_byte_level = _is_byte_level(definition)
         self.vocab_size = self._full.get_vocab_size(with_added_tokens=True)
-        self._most_bytes = _most_bytes_per_token(definition, self._full.get_vocab())
+        vocabulary = self._full.get_vocab(with_added_tokens=True)
+        self.largest_id = max(vocabulary.values(), default=-1)
+        self._most_bytes = _most_bytes_per_token(definition, vocabulary)
 
     @classmethod
     def load(cls, model_dir: str | Path) -> "Tokenizer":
@@ -78,6 +80,11 @@ class Tokenizer:
                 f"{name}: got {size} bytes, allowed up to {limit} bytes "
                 f"(no more can fit into {most_tokens} tokens)"
             )
+
+    def id_of(self, token: str) -> int | None:
+        """The id of one token by its spelling; None where the vocabulary has no such token."""
+        found: int | None = self._full.token_to_id(token)
+        return found
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """Ids of ``text``; control-token spellings become control tokens only if allowed."""

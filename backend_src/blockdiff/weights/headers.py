@@ -53,6 +53,7 @@ class TensorHeader:
     dtype: str  # as safetensors writes it: F32, BF16, ...
     shape: tuple[int, ...]
     size: int  # bytes
+    offset: int  # of its first byte in the file
 
     @property
     def elements(self) -> int:
@@ -113,15 +114,19 @@ def read_file_header(path: Path) -> list[TensorHeader]:
     if not isinstance(header, dict):
         raise ConfigError(f"{path}: damaged; its header is not a JSON object")
     header.pop("__metadata__", None)
-    tensors = [_tensor(path, name, entry) for name, entry in header.items()]
-    needed = 8 + length + sum(tensor.size for tensor in tensors)
+    tensors = [_tensor(path, name, entry, 8 + length) for name, entry in header.items()]
+    needed = 8 + length
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.size)):
+        if tensor.offset != needed:
+            raise ConfigError(f"{path}: damaged; {tensor.name} overlaps another or leaves a hole")
+        needed += tensor.size
     if needed != size:
         what = "truncated" if size < needed else "damaged"
         raise ConfigError(f"{path}: {what}; it has {size} bytes, its header needs {needed}")
     return tensors
 
 
-def _tensor(path: Path, name: str, entry: Any) -> TensorHeader:
+def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorHeader:
     try:
         dtype, shape = entry["dtype"], tuple(entry["shape"])
         start, end = entry["data_offsets"]
@@ -132,4 +137,4 @@ def _tensor(path: Path, name: str, entry: Any) -> TensorHeader:
         raise ConfigError(f"{path}: damaged; the header's entry of {name} is not valid") from None
     if bits != 8 * (end - start):
         raise ConfigError(f"{path}: damaged; {name} has {end - start} bytes for {bits // 8}")
-    return TensorHeader(name, path.name, dtype, shape, end - start)
+    return TensorHeader(name, path.name, dtype, shape, end - start, data_start + start)

@@ -39,6 +39,32 @@ def test_table_lists_tensors_when_asked(folder: Path, blockdiff: Run) -> None:
     assert code == 0 and tensor in out and "2 x 4 x 8" in out
 
 
+def test_keys_that_nothing_uses_are_named(tmp_path: Path, blockdiff: Run) -> None:
+    demo = ROOT / "demo" / "checkpoint"
+    config = json.loads((demo / "config.json").read_text())
+    write_shard(tmp_path / "model.safetensors", {"x": ("BF16", [1], b"ab")})
+    for surprise, said in (({}, False), ({"surprise": 1}, True)):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **surprise}))
+        out = blockdiff("weights", "inspect", tmp_path)[1]
+        assert ("keys not used: surprise" in out) == said
+        found = json.loads(blockdiff("weights", "inspect", tmp_path, "--format", "json")[1])
+        assert found["unused_config_keys"] == list(surprise)
+
+
+@pytest.mark.parametrize("change", ["overlap", "hole"])
+def test_tensors_that_do_not_lie_side_by_side(tmp_path: Path, blockdiff: Run, change: str) -> None:
+    path = tmp_path / "model.safetensors"
+    start = 2 if change == "overlap" else 6
+    entries = {
+        "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+        "b": {"dtype": "U8", "shape": [4], "data_offsets": [start, start + 4]},
+    }
+    text = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"x" * 8)
+    code, _, error = blockdiff("weights", "inspect", path)
+    assert code == 2 and "b overlaps another or leaves a hole" in error
+
+
 @pytest.mark.parametrize(
     ("name", "group"),
     [

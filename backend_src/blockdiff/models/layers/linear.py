@@ -6,11 +6,14 @@ Knows how to multiply, cut and join weights; knows nothing of layers or of check
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Self
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # start, stop
 Span = tuple[int, int]
@@ -35,7 +38,7 @@ class Linear(ABC):
         """The part of the product that inputs ``start`` to ``stop`` contribute."""
 
     @abstractmethod
-    def join(self, others: Sequence[Self]) -> Self:
+    def join(self, others: Sequence["Self"]) -> "Self":
         """One projection with the outputs of this one, then those of ``others``, of its class."""
 
 

@@ -23,15 +23,48 @@ def joined(ids: list[int]) -> str:
     return ",".join(map(str, ids))
 
 
-def test_requests_file_of_golden_entries(tmp_path: Path) -> None:
+CANVAS_CASE = "diffusion_gemma/canvas8"
+
+
+@pytest.mark.parametrize("case", [CASE, CANVAS_CASE])
+def test_requests_file_of_golden_entries(tmp_path: Path, case: str) -> None:
+    model, entries = str(cases.FIXTURES / case), cases.entries(case)
+    entries = [each for each in entries if each["kind"] != "generate"]
     lines = tmp_path / "requests.jsonl"
-    lines.write_text("\n".join(json.dumps(e) for e in cases.entries(CASE)) + "\n\n")
+    lines.write_text("\n".join(json.dumps(e) for e in entries) + "\n\n")
     out = tmp_path / "out.safetensors"
-    assert run(["logits", "--model", MODEL, "--requests", str(lines), "--out", str(out)]) == 0
+    assert run(["logits", "--model", model, "--requests", str(lines), "--out", str(out)]) == 0
     got = load_file(out)
-    for each in cases.entries(CASE):
-        for role, want in cases.expected_roles(CASE, each).items():
+    for each in entries:
+        for role, want in cases.expected_roles(case, each).items():
             cases.assert_within(each, role, got[f"{each['name']}/{role}"], want)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"inputs": {"self_conditioning_logits": "nowhere"}}, "'nowhere' cannot be read"),
+        ({"inputs": {"self_conditioning_logits": "prefill_logits/len1"}}, "has shape [1, 128]"),
+        ({"inputs": {"other": "prefill_logits/len1"}}, "inputs is"),
+        ({"inputs": {}}, "inputs is {}"),
+        ({"params": {"block_length": 4}}, "block_length is 4; this model allows [8]"),
+        ({"params": {"self_conditioning": False}}, "with self_conditioning"),
+        ({"block_ids": [1] * 9, "params": {}}, "block_ids has 9 ids; a canvas has 8"),
+        ({"kind": "commit"}, "there is no use for it here"),
+    ],
+)
+def test_signals_that_cannot_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], text: str
+) -> None:
+    name = "self_conditioned_inside_window"
+    each = next(e for e in cases.entries(CANVAS_CASE) if e["name"] == name)
+    lines = tmp_path / "requests.jsonl"
+    lines.write_text(json.dumps({**each, **changes}))
+    words = ["logits", "--model", str(cases.FIXTURES / CANVAS_CASE), "--requests", str(lines)]
+    assert run([*words, "--out", str(tmp_path / "out.safetensors")]) == 2
+    # a note on the vision tower's tensors comes before it
+    *_, error = capsys.readouterr().err.splitlines()
+    assert text in error
 
 
 @pytest.mark.parametrize(
@@ -117,7 +150,7 @@ def test_bad_requests(
         (["--phase", "prefill", "--input-ids", "1,x"], "--input-ids is '1,x'"),
         (["--phase", "prefill", "--requests", "nothing"], "cannot be combined"),
         (["--requests", "/nowhere/requests.jsonl"], "cannot be read"),
-        (["--phase", "prefill", "--input-ids", "1", "--dtype", "int8"], "dtype is 'int8'"),
+        (["--phase", "prefill", "--input-ids", "1", "--dtype", "int3"], "dtype is 'int3'"),
         (["--phase", "prefill", "--input-ids", "1", "--out", "/nowhere/out"], "does not exist"),
         (["--phase", "prefill", "--input-ids", "1", "--model", "/nowhere"], "not found"),
         (["--phase", "prefill", "--input-ids", joined([1] * 4097)], "the context allows 4096"),

@@ -105,7 +105,7 @@ def parse_request(
     if formulation == BLOCK_CAUSAL:
         _check_grid(request, length, place)
     if formulation == CANVAS:
-        _check_canvases(request, length, info, place)
+        _check_canvases(request, length, place)
     return replace(
         request,
         block_length=length,
@@ -238,10 +238,8 @@ def _check_grid(request: LogitRequest, length: int, place: str) -> None:
         raise RequestError(f"{place}next_preview_ids: this family previews next_ids")
 
 
-def _check_canvases(request: LogitRequest, length: int, info: ModelInfo, place: str) -> None:
-    """Canvases have the model's own length."""
-    if length != info.block_length:
-        raise RequestError(f"{place}block_length is {length}; must be {info.block_length}")
+def _check_canvases(request: LogitRequest, length: int, place: str) -> None:
+    """There are signals for so many places only."""
     canvases = {"next_ids": request.next_ids, "next_preview_ids": request.next_preview_ids}
     if request.phase == "preview":
         canvases["block_ids"] = request.block_ids

@@ -172,8 +172,8 @@ def notes(made: Plan) -> list[str]:
     found = []
     if made.setup.dtype not in ("bf16", "fp32"):
         found.append(
-            f"this release loads float32 and bfloat16 only; {made.setup.dtype} is a forecast "
-            "(embeddings, output head, routers and norms stay in bf16)"
+            f"{made.setup.dtype} is a forecast, not measured on a device (embeddings, output "
+            "head, routers and norms stay in bf16)"
         )
     if made.setup.tensor_parallel > 1:
         found.append("several devices are a forecast: this release has not been run on them")

@@ -15,6 +15,7 @@ from blockdiff.config import parse_config
 from blockdiff.core import Phase
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import RoundBatch, Segment
+from blockdiff.models.group import Alone
 from blockdiff.models.layers.quantized import ListedExperts, QuantizedLinear
 from blockdiff.models.trunk import LanguageModel
 
@@ -196,3 +197,39 @@ def test_refused_configs_name_key_and_value(case: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         parse_config({**CONFIGS["clover_moe"], "quantization_config": declared})
     assert "\n" not in str(caught.value) and "quantization_config." in str(caught.value)
+
+
+class Rank(Alone):
+    """One of two ranks that never meet."""
+
+    size = 2
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+
+@pytest.mark.parametrize("name", ["int4", "gptq", "fp8-block"])
+def test_ranks_share_quantised_experts_and_projections(tmp_path: Path, name: str) -> None:
+    """Each rank has its experts and its part of the shared one; outputs of ranks add up."""
+    quantised, _ = write_pair(tmp_path, "clover_moe", FORMATS[name])
+    x = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
+    whole, *parts = (
+        model_layer(load_model(quantised, group=group)) for group in (Alone(), Rank(0), Rank(1))
+    )
+    count = whole.moe.weights.experts.count
+    ids = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 0], [0, 2], [1, 3]])
+    ids = torch.cat((ids, torch.full((6, 1), count - 1)), dim=1)
+    weights = torch.rand(6, 3, generator=torch.Generator().manual_seed(1))
+    want = whole.moe.weights.experts(x, weights, ids)
+    got = sum(part.moe.weights.experts(x, weights, ids) for part in parts)
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+    inner = torch.randn(6, 64, generator=torch.Generator().manual_seed(2))
+    want = whole.attention.weights.out_proj(inner)
+    halves = inner.split(32, dim=1)
+    pairs = zip(parts, halves, strict=True)
+    got = sum(part.attention.weights.out_proj(half) for part, half in pairs)
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+def model_layer(model: Any) -> Any:
+    return model.layers[1]

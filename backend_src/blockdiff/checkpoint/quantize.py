@@ -18,7 +18,7 @@ from torch import Tensor
 from blockdiff.checkpoint.reader import open_checkpoint, refuse
 from blockdiff.checkpoint.scheme import HIGH_PRECISION, STORED_DTYPES, Scheme, is_quantisable
 from blockdiff.checkpoint.stored import StoredTensor
-from blockdiff.config import load_config, read_json
+from blockdiff.config import load_config, parse_config, read_json
 from blockdiff.config.quantization import KEY, parse_quantization
 from blockdiff.errors import ConfigError
 from blockdiff.weights.headers import INDEX
@@ -43,13 +43,15 @@ def quantize_checkpoint(
     config = read_json(source / "config.json")
     if parse_quantization(config) is not None:
         raise ConfigError(f"{source}: is already quantised; give the checkpoint it was made from")
+    config[KEY] = declare(scheme)
+    # a family that cannot read what would be written refuses it now
+    parse_config(config)
     _check_target(source, target)
     tensors = _check_tensors(source, scheme)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
         _write_shards(partial, _convert(tensors, scheme, progress))
-        config[KEY] = declare(scheme)
         (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _copy_others(source, partial)
         _write_manifest(source, partial, scheme)

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from blockdiff.checkpoint.regions import Region, Step
 from blockdiff.config.quantization import Quantization
 from blockdiff.errors import ConfigError
 
@@ -26,6 +27,7 @@ class StoredPart:
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
+    steps: tuple[Step, ...] = ()  # of its axes; axes without one are read whole
     is_required: bool = True
 
 
@@ -36,8 +38,12 @@ class Format(Protocol):
         """The tensors of a module, by the end of their names; ConfigError for sizes it refuses."""
         ...
 
-    def decode(self, module: str, tensors: Mapping[str, Tensor], columns: int) -> Values:
-        """Values and scale from the tensors of ``parts`` that are there."""
+    def unit(self, columns: int) -> int:
+        """How many columns can only be read together."""
+        ...
+
+    def decode(self, module: str, tensors: Mapping[str, Tensor], region: Region) -> Values:
+        """Values and scale of a region of whole units, from its places in the module's tensors."""
         ...
 
 
@@ -54,24 +60,29 @@ class PackedIntegers:
         if self.bits == 4 and columns % 2:
             raise ConfigError(f"has {columns} columns, must have an even number for 4 bits")
         scales = ((rows, groups), (rows,)) if groups == 1 else ((rows, groups),)
+        words = ((rows, -(-columns // per_word)),)
         return {
-            "weight_packed": StoredPart(((rows, -(-columns // per_word)),), ("I32",)),
-            "weight_scale": StoredPart(scales, FLOATS),
+            "weight_packed": StoredPart(words, ("I32",), ((0, 1), (1, per_word))),
+            "weight_scale": StoredPart(scales, FLOATS, ((0, 1), (1, columns // groups))),
             "weight_shape": StoredPart(((2,),), ("I64", "I32"), is_required=False),
         }
 
-    def decode(self, module: str, tensors: Mapping[str, Tensor], columns: int) -> Values:
+    def unit(self, columns: int) -> int:
+        """See ``Format``."""
+        return math.lcm(32 // self.bits, self.group or 1)
+
+    def decode(self, module: str, tensors: Mapping[str, Tensor], region: Region) -> Values:
         """See ``Format``."""
         packed, scale = tensors["weight_packed"], tensors["weight_scale"].float()
         shape = tensors.get("weight_shape")
-        wanted = [packed.shape[0], columns]
+        wanted = list(region.shape)
         if shape is not None and shape.tolist() != wanted:
             raise ConfigError(f"{module}.weight_shape is {shape.tolist()}, must be {wanted}")
         words = packed.contiguous().view(torch.uint8)
         scale = scale.view(packed.shape[0], -1)
         if self.bits == 4:
-            return words[:, : columns // 2].contiguous(), scale
-        return (words[:, :columns].to(torch.int16) - 128).to(torch.int8), scale
+            return words[:, : region.width // 2].contiguous(), scale
+        return (words[:, : region.width].to(torch.int16) - 128).to(torch.int8), scale
 
 
 @dataclass(frozen=True)
@@ -88,16 +99,25 @@ class PlainValues:
         if self.block is not None:
             down, across = self.block
             shapes: tuple[tuple[int, ...], ...] = ((-(-rows // down), -(-columns // across)),)
+            steps = ((0, down), (1, across))
         elif self.group is not None:
             shapes = ((rows, _groups(columns, self.group)),)
+            steps = ((0, 1), (1, self.group))
         else:
             shapes = ((rows, 1), (rows,), (1,), (), (1, 1))
+            steps = ((0, 1), (1, columns))
         return {
-            "weight": StoredPart(((rows, columns),), (self.dtype,)),
-            self.scale_name: StoredPart(shapes, FLOATS),
+            "weight": StoredPart(((rows, columns),), (self.dtype,), ((0, 1), (1, 1))),
+            self.scale_name: StoredPart(shapes, FLOATS, steps),
         }
 
-    def decode(self, module: str, tensors: Mapping[str, Tensor], columns: int) -> Values:
+    def unit(self, columns: int) -> int:
+        """See ``Format``."""
+        if self.block is not None:
+            return math.gcd(self.block[1], columns)
+        return self.group or 1
+
+    def decode(self, module: str, tensors: Mapping[str, Tensor], region: Region) -> Values:
         """See ``Format``."""
         values, scale = tensors["weight"], tensors[self.scale_name].float()
         rows = values.shape[0]
@@ -106,10 +126,11 @@ class PlainValues:
             return values, scale.expand(rows, -1).contiguous()
         down, across = self.block
         # groups of one size, also where the last block is short
-        unit = math.gcd(across, columns)
-        scale = scale.repeat_interleave(down, 0)[:rows]
-        scale = scale.repeat_interleave(across // unit, 1)[:, : columns // unit]
-        return values, scale.contiguous()
+        unit = self.unit(region.shape[1])
+        above, before = region.rows[0] % down, region.columns[0] % across // unit
+        scale = scale.repeat_interleave(down, 0)[above : above + rows]
+        scale = scale.repeat_interleave(across // unit, 1)
+        return values, scale[:, before : before + region.width // unit].contiguous()
 
 
 @dataclass(frozen=True)
@@ -124,21 +145,27 @@ class Gptq:
         groups = _groups(columns, self.group)
         if rows % 8 or columns % 8:
             raise ConfigError("must have multiples of 8 rows and columns for gptq")
+        group = columns // groups
         return {
-            "qweight": StoredPart(((columns // 8, rows),), ("I32",)),
-            "qzeros": StoredPart(((groups, rows // 8),), ("I32",)),
-            "scales": StoredPart(((groups, rows),), FLOATS),
-            "g_idx": StoredPart(((columns,),), ("I32",), is_required=False),
+            "qweight": StoredPart(((columns // 8, rows),), ("I32",), ((1, 8), (0, 1))),
+            "qzeros": StoredPart(((groups, rows // 8),), ("I32",), ((1, group), (0, 8))),
+            "scales": StoredPart(((groups, rows),), FLOATS, ((1, group), (0, 1))),
+            "g_idx": StoredPart(((columns,),), ("I32",), ((1, 1),), is_required=False),
         }
 
-    def decode(self, module: str, tensors: Mapping[str, Tensor], columns: int) -> Values:
+    def unit(self, columns: int) -> int:
+        """See ``Format``."""
+        return math.lcm(8, self.group or 1)
+
+    def decode(self, module: str, tensors: Mapping[str, Tensor], region: Region) -> Values:
         """See ``Format``."""
         zeros = tensors["qzeros"].contiguous().view(torch.uint8)
         if not bool((zeros == self.zero * 17).all()):
             raise ConfigError(f"{module}.qzeros: zero points are not {self.zero}; only symmetric")
         order = tensors.get("g_idx")
-        group = columns if self.group is None else self.group
-        if order is not None and not torch.equal(order.long(), torch.arange(columns) // group):
+        group = region.shape[1] if self.group is None else self.group
+        wanted = torch.arange(*region.columns) // group
+        if order is not None and not torch.equal(order.long(), wanted):
             raise ConfigError(f"{module}.g_idx is not in order; only desc_act false is supported")
         # a transposed word still has the values of one output in the inputs' order
         words = tensors["qweight"].t().contiguous().view(torch.uint8)

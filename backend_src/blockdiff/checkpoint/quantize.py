@@ -132,7 +132,7 @@ def _unstack(stored: StoredTensor, scheme: Scheme) -> Iterator[Named]:
 
 
 def _quantise(module: str, weight: Tensor, scheme: Scheme) -> Iterator[Named]:
-    values, scale = scheme.quantise(module, weight)
+    values, scale = scheme.quantise(module, weight, scheme.unit(module, weight.shape[1]))
     yield f"{module}.weight_scale", scale.bfloat16()
     if scheme.kind != "int4":
         yield f"{module}.weight", values

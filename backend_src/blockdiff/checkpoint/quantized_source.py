@@ -6,11 +6,13 @@ Both give ``QuantizedLinear`` and ``ListedExperts`` where a projection is quanti
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from blockdiff.checkpoint.quantized_names import WEIGHT, QuantizedNames
+from blockdiff.checkpoint.regions import Region, whole
 from blockdiff.checkpoint.scheme import KINDS, Scheme, is_quantisable
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
@@ -31,19 +33,35 @@ class QuantizedSource(DenseSource, ABC):
         """Whether ``linear`` gives quantised weights for this module."""
 
     @abstractmethod
-    def quantised(self, module: str) -> QuantizedLinear:
-        """The whole projection of a module that ``is_quantised``."""
+    def shape_of(self, module: str) -> tuple[int, int]:
+        """Rows and columns of a module that ``is_quantised``."""
+
+    @abstractmethod
+    def quantised(self, module: str, region: Region) -> QuantizedLinear:
+        """Part of a module that ``is_quantised``, its columns in whole units of ``unit``."""
+
+    @abstractmethod
+    def unit(self, module: str) -> int:
+        """How many columns of a module that ``is_quantised`` can only be read together."""
 
     def linear(
         self, module: str, rows: Sequence[Span] | None = None, columns: Span | None = None
     ) -> Linear:
-        """See ``WeightSource``; a quantised projection is read whole, then cut."""
+        """See ``WeightSource``; words and groups that a part cuts are read whole."""
         if not self.is_quantised(module):
             return super().linear(module, rows, columns)
-        whole: Linear = self.quantised(module)
-        if rows is not None:
-            whole = whole.rows(rows)
-        return whole if columns is None else whole.columns(*columns)
+        shape = self.shape_of(module)
+        spans = [(0, shape[0])] if rows is None else rows
+        across = (0, shape[1]) if columns is None else columns
+        return concat_rows([self._part(module, Region(shape, span, across)) for span in spans])
+
+    def _part(self, module: str, region: Region) -> QuantizedLinear:
+        wide = region.widened(self.unit(module))
+        found = self.quantised(module, wide)
+        if wide == region:
+            return found
+        first = region.columns[0] - wide.columns[0]
+        return found.columns(first, first + region.width)
 
     def experts(self, names: ExpertNames, part: Part = WHOLE) -> Experts:
         """See ``WeightSource``; the shared expert stays one, of its own width."""
@@ -75,9 +93,12 @@ class QuantizedSource(DenseSource, ABC):
         gate_up = concat_rows([self.linear(f"{own}{x}_proj", [span]) for x in ("gate", "up")])
         return gate_up, self.linear(own + "down_proj", columns=span)
 
-    @abstractmethod
     def _shared_inner(self, own: str) -> int:
         """Inner channels of a shared expert."""
+        name = own + "gate_proj"
+        if self.is_quantised(name):
+            return self.shape_of(name)[0]
+        return self.tensors[name + WEIGHT].shape[0]
 
 
 class StoredQuantizedSource(QuantizedSource):
@@ -100,9 +121,18 @@ class StoredQuantizedSource(QuantizedSource):
         """See ``QuantizedSource``."""
         return module in self.names.modules
 
-    def quantised(self, module: str) -> QuantizedLinear:
+    def shape_of(self, module: str) -> tuple[int, int]:
+        """See ``QuantizedSource``."""
+        rows, columns = self.names.modules[module]
+        return rows, columns
+
+    def unit(self, module: str) -> int:
+        """See ``QuantizedSource``."""
+        return self.names.format.unit(self.shape_of(module)[1])
+
+    def quantised(self, module: str, region: Region) -> QuantizedLinear:
         """See ``QuantizedSource``; ConfigError for values that cannot be."""
-        values, scale = self._decode(module)
+        values, scale = self._decode(module, region)
         return QuantizedLinear(values.to(self.device), scale.to(self.device))
 
     def tensor(self, name: str, rows: Sequence[Span] | None = None) -> Tensor:
@@ -110,30 +140,22 @@ class StoredQuantizedSource(QuantizedSource):
         module = name.removesuffix(WEIGHT)
         if not self.is_quantised(module):
             return super().tensor(name, rows)
-        weight = dequantize(*self._decode(module))
-        if rows is not None:
-            weight = torch.cat([weight[start:stop] for start, stop in rows])
+        all_of_it = whole(self.shape_of(module))
+        regions = [replace(all_of_it, rows=span) for span in rows or [all_of_it.rows]]
+        weight = torch.cat([dequantize(*self._decode(module, region)) for region in regions])
         kind = torch.float32 if name.endswith(self.float32) else self.dtype
         return weight.to(device=self.device, dtype=kind)
 
-    def _decode(self, module: str) -> tuple[Tensor, Tensor]:
-        shape = self.names.modules[module]
-        tensors = {
-            end: self.stored[f"{module}.{end}"].read()
-            for end in self.names.format.parts(*shape)
-            if f"{module}.{end}" in self.tensors
-        }
-        values, scale = self.names.format.decode(module, tensors, shape[1])
+    def _decode(self, module: str, region: Region) -> tuple[Tensor, Tensor]:
+        tensors = {}
+        for end, part in self.names.format.parts(*region.shape).items():
+            stored = self.stored.get(f"{module}.{end}")
+            if stored is not None:
+                tensors[end] = stored.read(region.place(part.steps, stored.shape))
+        values, scale = self.names.format.decode(module, tensors, region)
         if not bool(scale.isfinite().all()):
             raise ConfigError(f"checkpoint: a scale of {module} is not a finite number")
         return values, scale
-
-    def _shared_inner(self, own: str) -> int:
-        name = own + "gate_proj"
-        return self.names.modules[name][0] if self.is_quantised(name) else self._rows(name)
-
-    def _rows(self, module: str) -> int:
-        return self.tensors[module + WEIGHT].shape[0]
 
 
 class QuantizingSource(QuantizedSource):
@@ -157,9 +179,19 @@ class QuantizingSource(QuantizedSource):
         stored = self.tensors.get(module + WEIGHT)
         return stored is not None and is_quantisable(module, stored.shape)
 
-    def quantised(self, module: str) -> QuantizedLinear:
+    def shape_of(self, module: str) -> tuple[int, int]:
         """See ``QuantizedSource``."""
-        return self._quantise(module, self.stored[module + WEIGHT].read())
+        rows, columns = self.stored[module + WEIGHT].shape
+        return rows, columns
+
+    def unit(self, module: str) -> int:
+        """See ``QuantizedSource``."""
+        return self.scheme.unit(module, self.shape_of(module)[1])
+
+    def quantised(self, module: str, region: Region) -> QuantizedLinear:
+        """See ``QuantizedSource``."""
+        weight = self.stored[module + WEIGHT].read((slice(*region.rows), slice(*region.columns)))
+        return self._quantise(module, weight, self.unit(module))
 
     def has_quantised(self, names: ExpertNames, number: int) -> bool:
         """Experts are, in either layout."""
@@ -172,15 +204,13 @@ class QuantizingSource(QuantizedSource):
         for piece, part in zip(layout.pieces(number, names.inner), PARTS, strict=True):
             weight = self.stored[names.routed + piece.name].read(piece.place)
             weight = weight[0] if piece.place else weight
-            found.append(self._quantise(f"{names.routed}{number}.{part}", weight))
+            module = f"{names.routed}{number}.{part}"
+            found.append(self._quantise(module, weight, self.scheme.unit(module, weight.shape[1])))
         return concat_rows(found[:2]), found[2]
 
-    def _quantise(self, module: str, weight: Tensor) -> QuantizedLinear:
-        values, scale = self.scheme.quantise(module, weight)
+    def _quantise(self, module: str, weight: Tensor, unit: int) -> QuantizedLinear:
+        values, scale = self.scheme.quantise(module, weight, unit)
         return QuantizedLinear(values.to(self.device), scale.to(self.device))
-
-    def _shared_inner(self, own: str) -> int:
-        return self.tensors[own + "gate_proj.weight"].shape[0]
 
 
 Options = tuple[Mapping[str, StoredTensor], torch.device, torch.dtype, tuple[str, ...]]

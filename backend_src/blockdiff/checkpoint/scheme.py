@@ -54,16 +54,23 @@ class Scheme:
     kind: str
     group: int | None = None
 
-    def quantise(self, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Values and scale of a weight [out, in]; ConfigError for one that cannot be."""
+    def quantise(self, module: str, weight: Tensor, unit: int) -> tuple[Tensor, Tensor]:
+        """Values and scale of a weight [out, in], ``unit`` inputs to a scale.
+
+        ConfigError for a weight that holds what is not a number.
+        """
         if not bool(weight.isfinite().all()):
             raise ConfigError(f"{module}.weight holds NaN or infinity; it cannot be quantised")
         if self.kind == "fp8":
             return quantize_fp8(weight)
         if self.kind == "int8":
             return quantize_int(weight, 8)
-        values, scale = quantize_int(weight, 4, self.group_for(module, weight.shape[1]))
+        values, scale = quantize_int(weight, 4, unit)
         return pack_int4(values), scale
+
+    def unit(self, module: str, columns: int) -> int:
+        """How many inputs of a module with ``columns`` of them share a scale."""
+        return self.group_for(module, columns) if self.kind == "int4" else columns
 
     def group_for(self, module: str, columns: int) -> int:
         """How many columns of a module share a scale."""

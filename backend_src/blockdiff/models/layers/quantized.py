@@ -17,6 +17,7 @@ from blockdiff_kernels.quantized_linear import (
     linear_int4_blocks,
     make_int4_blocks,
     quantized_linear,
+    unpack_int4,
 )
 
 
@@ -54,10 +55,9 @@ class QuantizedLinear(Linear):
     def columns(self, start: int, stop: int) -> "QuantizedLinear":
         """The part of the product that inputs ``start`` to ``stop`` contribute.
 
-        A cut inside a group makes all groups smaller.
+        A cut inside a group makes all groups smaller, one inside a byte the values 8-bit ones.
         """
-        assert start % self.per_byte == 0 and stop % self.per_byte == 0, "bytes are not cut"
-        values = self._own()[:, start // self.per_byte : stop // self.per_byte].contiguous()
+        values = self._cut_values(start, stop)
         if self.scale.shape[1] == 1:
             return QuantizedLinear(values, self.scale)
         group = self.in_features // self.scale.shape[1]
@@ -74,6 +74,12 @@ class QuantizedLinear(Linear):
     def kind(self) -> object:
         """Projections of equal kind can be joined."""
         return QuantizedLinear, self._own().dtype, self.scale.shape[1]
+
+    def _cut_values(self, start: int, stop: int) -> Tensor:
+        own = self._own()
+        if start % self.per_byte or stop % self.per_byte:
+            return unpack_int4(own)[:, start:stop].contiguous()
+        return own[:, start // self.per_byte : stop // self.per_byte].contiguous()
 
     def _own(self) -> Tensor:
         assert self.values is not None, "a projection is cut and joined before its first use"

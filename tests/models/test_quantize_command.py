@@ -179,13 +179,17 @@ def test_nothing_is_left_of_a_failure(
     save_file(tensors, str(source / "model.safetensors"))
     pair = [str(source), str(tmp_path / "b"), "--dtype", "int8"]
     refuses(capsys, pair, f"{name} holds NaN or infinity")
+    tensors[name][3, 3] = 0.0
+    tensors["model.norm.weight"][2] = float("inf")
+    save_file(tensors, str(source / "model.safetensors"))
+    refuses(capsys, pair, "model.norm.weight holds NaN or infinite values")
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    tensors[name][3, 3] = 0.0
+    tensors["model.norm.weight"][2] = 0.0
     save_file(tensors, str(source / "model.safetensors"))
-    monkeypatch.setattr(module, "save_file", full)
+    monkeypatch.setattr(module.ShardWriter, "write", full)
     refuses(capsys, pair, "b: cannot be written (No space left on device)")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 

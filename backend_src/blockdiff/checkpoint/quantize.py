@@ -1,34 +1,32 @@
 """A checkpoint folder in high precision -> one with quantised projections, in a public format.
 
-Reads tensor by tensor and writes shards of limited size, so memory does not grow with the model.
+Reads and writes in pieces, so memory grows neither with the model nor with a tensor.
 The same source gives the same bytes. Knows nothing of families.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
-from blockdiff.checkpoint.load import check_files
-from blockdiff.checkpoint.scheme import HIGH_PRECISION, Scheme, is_quantisable
-from blockdiff.checkpoint.stored import StoredTensor
+from blockdiff.checkpoint.conversion import convert, plan_tensors, quantised_names
+from blockdiff.checkpoint.load import CheckedCheckpoint, check_files
+from blockdiff.checkpoint.reader import refuse
+from blockdiff.checkpoint.scheme import HIGH_PRECISION, Scheme
+from blockdiff.checkpoint.shard_writer import ShardWriter
 from blockdiff.config import read_json
 from blockdiff.config.quantization import KEY
 from blockdiff.errors import ConfigError
 from blockdiff.weights.headers import INDEX
 from blockdiff.weights.manifest import MANIFEST, read_manifest_with_digest, write_manifest
+from blockdiff.weights.ranges import describe
 
 SHARD_BYTES = 4 << 30
 # files of other weight formats, and those that are written anew
 _LEFT_OUT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 _LAYOUTS = {"int4": "pack-quantized", "int8": "int-quantized", "fp8": "float-quantized"}
-Named = tuple[str, Tensor]
 Progress = Callable[[int, int], None]
 
 
@@ -43,12 +41,12 @@ def quantize_checkpoint(
     if checked.quantized is not None:
         raise ConfigError(f"{source}: is already quantised; give the checkpoint it was made from")
     _check_target(source, target)
-    _check_modules(source, checked.needed, scheme)
+    _check_modules(checked, scheme)
     config = {**read_json(source / "config.json"), KEY: declare(scheme)}
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
-        _write_shards(partial, _convert(checked.needed, scheme, progress))
+        _write_shards(partial, checked, scheme, progress)
         (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _copy_others(source, partial)
         _write_manifest(source, partial, scheme)
@@ -94,79 +92,33 @@ def _check_target(source: Path, target: Path) -> None:
         raise ConfigError(f"{target}: lies in the source folder; give a folder elsewhere")
 
 
-def _check_modules(source: Path, tensors: Mapping[str, StoredTensor], scheme: Scheme) -> None:
+def _check_modules(checked: CheckedCheckpoint, scheme: Scheme) -> None:
     """Refuse what headers show to be impossible."""
-    names = [n for n, t in tensors.items() if is_quantisable(n.removesuffix(".weight"), t.shape)]
+    names = quantised_names(checked.needed)
     if not names:
-        raise ConfigError(f"{source}: has no projections to quantise")
-    for stored in (tensors[name] for name in names):
-        if scheme.kind == "int4":
-            scheme.group_for(stored.stored_name.removesuffix(".weight"), stored.shape[-1])
+        raise ConfigError(f"{checked.folder}: has no projections to quantise")
+    for stored in (checked.needed[name] for name in names):
+        scheme.unit(stored.stored_name.removesuffix(".weight"), stored.shape[-1])
 
 
-def _convert(
-    tensors: Mapping[str, StoredTensor], scheme: Scheme, progress: Progress | None
-) -> Iterator[Named]:
-    """What the new files hold, tensor by tensor."""
-    total, done = sum(_elements(stored) for stored in tensors.values()), 0
+def _write_shards(
+    folder: Path, checked: CheckedCheckpoint, scheme: Scheme, progress: Progress | None
+) -> None:
+    """Safetensors files and their index; nothing if the source holds what is not a number."""
+    tensors = checked.needed
+    writer = ShardWriter(folder, plan_tensors(tensors, scheme), SHARD_BYTES)
+    total, done = sum(stored.header.elements for stored in tensors.values()), 0
     for name, stored in sorted(tensors.items()):
-        if not is_quantisable(name.removesuffix(".weight"), stored.shape):
-            yield stored.stored_name, stored.read()
-        elif len(stored.shape) == 3:
-            yield from _unstack(stored, scheme)
-        else:
-            yield from _quantise(stored.stored_name.removesuffix(".weight"), stored.read(), scheme)
-        done += _elements(stored)
+        for piece in convert(stored, name, scheme):
+            writer.write(*piece)
+        done += stored.header.elements
         if progress is not None:
             progress(done, total)
-
-
-def _unstack(stored: StoredTensor, scheme: Scheme) -> Iterator[Named]:
-    """Experts one by one, since the format has no stacks of them."""
-    before, _, kind = stored.stored_name.removesuffix(".weight").rpartition(".")
-    parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
-    for number in range(stored.shape[0]):
-        weight = stored.read((slice(number, number + 1),))[0]
-        for part, own in zip(parts, weight.chunk(len(parts)), strict=True):
-            yield from _quantise(f"{before}.{number}.{part}", own, scheme)
-
-
-def _quantise(module: str, weight: Tensor, scheme: Scheme) -> Iterator[Named]:
-    values, scale = scheme.quantise(module, weight, scheme.unit(module, weight.shape[1]))
-    yield f"{module}.weight_scale", scale.bfloat16()
-    if scheme.kind != "int4":
-        yield f"{module}.weight", values
-        return
-    yield f"{module}.weight_packed", values.view(torch.int32)
-    yield f"{module}.weight_shape", torch.tensor(weight.shape, dtype=torch.int64)
-
-
-def _write_shards(folder: Path, named: Iterator[Named]) -> None:
-    """Safetensors files of up to SHARD_BYTES, and their index."""
-    shards: list[list[str]] = []
-    held: dict[str, Tensor] = {}
-    total = size = 0
-
-    def flush() -> None:
-        nonlocal held, size
-        file = folder / f"shard-{len(shards)}"
-        save_file({n: t.contiguous() for n, t in held.items()}, str(file), {"format": "pt"})
-        shards.append(sorted(held))
-        held, size = {}, 0
-
-    for name, tensor in named:
-        if held and size + tensor.nbytes > SHARD_BYTES:
-            flush()
-        held[name] = tensor
-        size, total = size + tensor.nbytes, total + tensor.nbytes
-    flush()
-    weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards):
-        file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
-        (folder / f"shard-{number}").rename(folder / file)
-        weight_map |= dict.fromkeys(names, file)
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    writer.finish()
+    for shard in checked.files.shards:
+        shard.require_unchanged()
+    not_finite = sorted(checked.files.log.not_finite)
+    refuse(checked.folder, describe(not_finite, "holds NaN or infinite values"))
 
 
 def _copy_others(source: Path, folder: Path) -> None:
@@ -187,10 +139,3 @@ def _write_manifest(source: Path, folder: Path, scheme: Scheme) -> None:
     manifest, digest = read_manifest_with_digest(source)
     made += f"the weights of manifest {digest}"
     write_manifest(folder, manifest.source, manifest.revision, made)
-
-
-def _elements(stored: StoredTensor) -> int:
-    count = 1
-    for length in stored.shape:
-        count *= length
-    return count

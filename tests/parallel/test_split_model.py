@@ -69,7 +69,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "clover_moe, wide shared expert": {**HYBRID, "shared_expert_intermediate_size": 20},
     "clover_moe, tied": {**HYBRID, "tie_word_embeddings": True},
     "qwen3": TRUNK,
+    "qwen3, tied": {**TRUNK, "tie_word_embeddings": True},
     "qwen3_moe": MOE,
+    "qwen3_moe, blocks": {**MOE, "mask_token_id": 31, "block_size": 8},
     "llada2_moe, shared experts": LLADA,
     "llada2_moe, pools": {**LLADA, "expert_capacity": 4},
 }

@@ -11,7 +11,10 @@ LONGEST = SHORT + STEP * (REQUESTS - 1) + MAX_TOKENS
 
 
 def decode(model: BlockDiffusionModel) -> list[list[int]]:
-    """Tokens of requests that prefill in chunks, start while others run, decode in every way."""
+    """Tokens, after a warm-up, of requests of every way to decode, which share rounds.
+
+    Prompts are prefilled in chunks, and some start while others run.
+    """
     ways = _ways(model.info)
     jobs = [
         Job(
@@ -27,7 +30,9 @@ def decode(model: BlockDiffusionModel) -> list[list[int]]:
         for uid in range(REQUESTS)
     ]
     settings = EngineConfig(max_slots=3, max_context=LONGEST + 1, prefill_token_budget=16)
-    outcomes: list[Outcome] = run_jobs(Engine(model, settings), jobs)
+    engine = Engine(model, settings)
+    engine.warm_up()
+    outcomes: list[Outcome] = run_jobs(engine, jobs)
     return [outcome.output_ids for outcome in outcomes]
 
 

@@ -1,5 +1,6 @@
 """Experts stored one by one or in stacks give the same model. Run: pytest tests/models"""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from blockdiff.models.trunk import LanguageModel
 
 from .checkpoints import write
 from .quantized_checkpoints import CONFIGS as SMALL
-from .quantized_checkpoints import TRUNK
+from .quantized_checkpoints import FORMATS, TRUNK, write_pair
 
 CONFIGS: dict[str, dict[str, Any]] = {
     **{family: config for family, config in SMALL.items() if family != "sdar"},
@@ -99,6 +100,23 @@ def test_a_quantised_copy_has_them_one_by_one(tmp_path: Path, family: str, layou
     assert any(name.endswith(".experts.3.up_proj.weight_scale") for name in names)
     got = logits(load_model(tmp_path / "b", dtype="bfloat16"))
     assert torch.equal(got, logits(load_model(source, dtype="int8")))
+
+
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_only_the_shared_expert_is_quantised(tmp_path: Path, is_stacked: bool) -> None:
+    quantised, dense = write_pair(tmp_path, "clover_moe", FORMATS["int8"])
+    config = json.loads((quantised / "config.json").read_text())
+    config["quantization_config"]["ignore"].append("re:.*mlp\\.experts\\.")
+    files = [folder / "model.safetensors" for folder in (quantised, dense)]
+    packed, plain = map(load_file, files)
+    experts = {n.removeprefix("model."): t for n, t in plain.items() if ".experts." in n}
+    kept = {n: t for n, t in packed.items() if ".mlp.experts." not in n}
+    if is_stacked:
+        experts = restack(experts, "fused")
+    save_file(kept | {f"model.{n}": t for n, t in experts.items()}, str(files[0]))
+    (quantised / "config.json").write_text(json.dumps(config))
+    got, want = logits(load_model(quantised)), logits(load_model(dense))
+    torch.testing.assert_close(got, want, atol=2e-4, rtol=2e-4)
 
 
 def test_layouts_are_not_mixed(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from blockdiff.checkpoint.scheme import KINDS, Scheme, is_quantisable
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.errors import ConfigError
-from blockdiff.models.expert_layout import PARTS, layout_below
+from blockdiff.models.expert_layout import ONE_BY_ONE, PARTS, ExpertLayout, layout_below
 from blockdiff.models.layers.experts import Experts
-from blockdiff.models.layers.linear import Linear, Span, concat_rows
+from blockdiff.models.layers.linear import DenseLinear, Linear, Span, concat_rows
 from blockdiff.models.layers.quantized import ListedExperts, QuantizedLinear
 from blockdiff.models.source import WHOLE, ExpertNames, Part
 from blockdiff_kernels.quantized_linear import dequantize
@@ -68,7 +68,10 @@ class QuantizedSource(DenseSource, ABC):
         rank, ways = part
         each = names.count // ways
         numbers = range(rank * each, (rank + 1) * each)
-        if not any(self.has_quantised(names, number) for number in numbers):
+        shared = () if names.shared is None else _projections(names.shared)
+        if not any(map(self.is_quantised, shared)) and not any(
+            self.has_quantised(names, number) for number in numbers
+        ):
             return super().experts(names, part)
         pairs = [self.routed_expert(names, number) for number in numbers]
         if names.shared is not None:
@@ -78,14 +81,24 @@ class QuantizedSource(DenseSource, ABC):
 
     def has_quantised(self, names: ExpertNames, number: int) -> bool:
         """Whether any projection of a routed expert is quantised."""
-        own = f"{names.routed}{number}."
-        return any(self.is_quantised(f"{own}{x}_proj") for x in ("gate", "up", "down"))
+        return any(map(self.is_quantised, _projections(f"{names.routed}{number}.")))
 
     def routed_expert(self, names: ExpertNames, number: int) -> tuple[Linear, Linear]:
         """One expert's gate and up projection, and its down projection."""
-        own = f"{names.routed}{number}."
-        gate_up = concat_rows([self.linear(f"{own}{x}_proj") for x in ("gate", "up")])
-        return gate_up, self.linear(own + "down_proj")
+        layout = layout_below(self.tensors, names.routed)
+        if layout != ONE_BY_ONE:
+            return self._stacked_expert(names, layout, number)
+        gate, up, down = map(self.linear, _projections(f"{names.routed}{number}."))
+        return concat_rows([gate, up]), down
+
+    def _stacked_expert(
+        self, names: ExpertNames, layout: ExpertLayout, number: int
+    ) -> tuple[Linear, Linear]:
+        """Stacks are always stored in high precision."""
+        hidden = self._hidden(names)
+        gate_up, down = self._zeros(2 * names.inner, hidden), self._zeros(hidden, names.inner)
+        self._copy_routed(names, layout, number, (*gate_up.split(names.inner), down))
+        return DenseLinear(gate_up), DenseLinear(down)
 
     def _shared_expert(self, own: str, rank: int, ways: int) -> tuple[Linear, Linear]:
         width = self._shared_inner(own) // ways
@@ -211,6 +224,11 @@ class QuantizingSource(QuantizedSource):
     def _quantise(self, module: str, weight: Tensor, unit: int) -> QuantizedLinear:
         values, scale = self.scheme.quantise(module, weight, unit)
         return QuantizedLinear(values.to(self.device), scale.to(self.device))
+
+
+def _projections(own: str) -> list[str]:
+    """The modules of one expert."""
+    return [own + part for part in PARTS]
 
 
 Options = tuple[Mapping[str, StoredTensor], torch.device, torch.dtype, tuple[str, ...]]

@@ -236,7 +236,7 @@ def test_one_bad_line_stops_everything_before_it_starts(
         (["--input-ids", "1", "--editing-threshold", "0.9"], ["editing_threshold"]),
         (["--input-ids", "1", "--max-post-steps", "3"], ["max_post_steps"]),
         (["--input-ids", "1", "--device", "tpu"], ["device", "tpu"]),
-        (["--input-ids", "1", "--dtype", "int8"], ["dtype", "int8"]),
+        (["--input-ids", "1", "--dtype", "int3"], ["dtype", "int3"]),
         (["--input-ids", "1", "--mode", "magic"], ["mode"]),
         (["--messages", "[{"], ["messages", "not JSON"]),
         (["--messages", "[" * 100_000], ["messages", "ordinary depth"]),

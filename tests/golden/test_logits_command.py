@@ -153,7 +153,7 @@ def test_bad_requests(
         (["--phase", "prefill", "--input-ids", "1,x"], "--input-ids is '1,x'"),
         (["--phase", "prefill", "--requests", "nothing"], "cannot be combined"),
         (["--requests", "/nowhere/requests.jsonl"], "cannot be read"),
-        (["--phase", "prefill", "--input-ids", "1", "--dtype", "int8"], "dtype is 'int8'"),
+        (["--phase", "prefill", "--input-ids", "1", "--dtype", "int3"], "dtype is 'int3'"),
         (["--phase", "prefill", "--input-ids", "1", "--out", "/nowhere/out"], "does not exist"),
         (["--phase", "prefill", "--input-ids", "1", "--model", "/nowhere"], "not found"),
         (["--phase", "prefill", "--input-ids", joined([1] * 4097)], "the context allows 4096"),

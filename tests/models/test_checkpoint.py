@@ -188,8 +188,8 @@ def test_missing_shard_and_bad_index(tmp_path: Path) -> None:
 
 def test_bad_dtype_and_device(tmp_path: Path) -> None:
     folder = write(tmp_path, random_tensors(TINY))
-    with pytest.raises(ConfigError, match="dtype is 'int8'; it must be one of"):
-        load_model(folder, dtype="int8")
+    with pytest.raises(ConfigError, match="dtype is 'int3'; it must be one of"):
+        load_model(folder, dtype="int3")
     with pytest.raises(ConfigError, match="device is 'toaster'"):
         load_model(folder, device="toaster")
     if not torch.cuda.is_available():

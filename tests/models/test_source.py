@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.models.layers.experts import DenseExperts, Experts
+from blockdiff.models.layers.linear import DenseLinear
 from blockdiff.models.source import ExpertNames
 from blockdiff.models.split_source import SplitExperts
 
@@ -65,11 +66,13 @@ def test_rows_and_columns_read_only_their_part() -> None:
     tensors = stored(False)
     weight = tensors["layer.weight"].tensor
     part = source(tensors).linear("layer", rows=[(6, 8), (0, 1)], columns=(2, 5))
+    assert isinstance(part, DenseLinear)
     assert torch.equal(part.weight, weight[[6, 7, 0], 2:5])
     assert tensors["layer.weight"].read_elements == [6, 3]
     rows = source(tensors).tensor("layer.weight", rows=[(1, 3)])
     assert torch.equal(rows, weight[1:3])
     columns = source(tensors).linear("layer", columns=(0, 2))
+    assert isinstance(columns, DenseLinear)
     assert torch.equal(columns.weight, weight[:, :2])
 
 

@@ -67,6 +67,12 @@ def test_indivisible_model_is_one_line(
     )
 
 
+def test_serve_refuses_before_it_starts_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--model", "demo/checkpoint", "--tensor-parallel", "3"]) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("blockdiff: config.json: num_attention_heads is 4; for tensor_parallel")
+
+
 @pytest.fixture
 def running() -> Iterator[tuple["subprocess.Popen[str]", int]]:
     """A command in the middle of a long generation, and its follower."""

@@ -10,6 +10,7 @@ import pytest
 
 from blockdiff.cli.logit_requests import parse_request
 from blockdiff.cli.logit_runner import LogitRunner
+from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
 from blockdiff.cli.run_jobs import Outcome, run_jobs
 from blockdiff.core import DecodingParams, Mode, Request
@@ -30,6 +31,7 @@ SHARED = [
     ("llada2_moe_editing/block32_bf16_sharded", 2),
     ("sdar/block4", 2),
     ("sdar_moe/block8_bf16_sharded", 2),
+    ("diffusion_gemma/canvas8", 2),
 ]
 
 
@@ -62,13 +64,14 @@ def test_logits_and_states(shared: tuple[str, ParallelModel]) -> None:
         if entry["kind"] == "generate" or of_kind[entry["kind"]] > 2:
             continue
         request = parse_request(entry, model.info, model.formulation)
-        got = LogitRunner(model, request.total_tokens).run(request)
+        recorded = RecordedTensors(cases.FIXTURES / case)
+        got = LogitRunner(model, request.total_tokens, recorded).run(request)
         for role, tensor in cases.expected_roles(case, entry).items():
             cases.assert_within(entry, role, got[role], tensor)
 
 
 def test_tokens(shared: tuple[str, ParallelModel]) -> None:
-    """Every third golden entry, eight at a time; without any, what one process generates."""
+    """Every third golden entry, eight at a time; else the tokens that one process generates."""
     case, model = shared
     if case not in GENERATE_CASES:
         assert decode(model) == decode(cases.model(case))  # type: ignore[arg-type]
@@ -85,8 +88,12 @@ def test_tokens(shared: tuple[str, ParallelModel]) -> None:
 
 def decode(model: BlockDiffusionModel) -> list[list[int]]:
     """Tokens of requests that prefill in chunks, start while others run and decode both ways."""
-    mode = Mode.DIFFUSION if model.info.mask_token_id >= 0 else Mode.AUTOREGRESSIVE
-    decoding = DecodingParams(mode, threshold=0.6 if mode is Mode.DIFFUSION else None)
+    if model.info.uniform is not None:
+        decoding = DecodingParams(denoise_steps=6, entropy_bound=0.7)
+    elif model.info.mask_token_id >= 0:
+        decoding = DecodingParams(threshold=0.6)
+    else:
+        decoding = DecodingParams(Mode.AUTOREGRESSIVE)
     jobs = [
         Job(Request(uid, tuple(range(2, 5 + 9 * uid)), 24, decoding=decoding), None)
         for uid in range(5)

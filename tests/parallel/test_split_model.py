@@ -17,8 +17,11 @@ from blockdiff.checkpoint import load_model
 from blockdiff.config import parse_config
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
+from blockdiff.models.diffusion_gemma import DiffusionGemmaModel
+from blockdiff.models.group import ALONE, Group
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.trunk import LanguageModel
+from tests.golden.cases import FIXTURES
 from tests.models.checkpoints import TINY, write
 
 HYBRID = {
@@ -152,6 +155,31 @@ def test_logits_are_those_of_the_whole_model(name: str, size: int, tmp_path: Pat
     want = rounds(load_model(folder))
     results = on_all_ranks(size, lambda group: rounds(load_model(folder, group=group)))
     for got in results:
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
+
+
+def test_canvases_with_signals_on_four_ranks() -> None:
+    """Two key heads in one kind of layer, one in the other: both are copied."""
+    folder = FIXTURES / "diffusion_gemma" / "canvas8"
+
+    def run(group: Group) -> list[Tensor]:
+        model = load_model(folder, group=group)
+        assert isinstance(model, DiffusionGemmaModel)
+        caches = model.new_caches(1, 32)
+        prefill = Segment(Phase.PREFILL, 0, 0, range(3, 16), (12,))
+        canvas = Segment(Phase.PREVIEW, 0, 13, range(40, 48), range(8))
+        found = [model.forward(RoundBatch.from_segments([prefill]), caches)]
+        for _ in range(3):
+            logits = model.forward(RoundBatch.from_segments([canvas]), caches)
+            found += [logits, model.expect(logits)]
+            places = torch.arange(8)
+            model.store_signals(caches, found[-1], torch.zeros_like(places), places)
+        states = model.slot_states(caches, 0, 13)
+        return found + [states[name] for name in sorted(states)]
+
+    want = run(ALONE)
+    for got in on_all_ranks(4, run):
         for one, other in zip(got, want, strict=True):
             torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
+from blockdiff.checkpoint.quantized_names import QuantizedNames, read_quantized_names
+from blockdiff.checkpoint.quantized_source import make_source
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
 from blockdiff.checkpoint.report import LoadMeter, LoadReport
+from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
-from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import AnyConfig, load_config, read_json, unused_keys
 from blockdiff.errors import ConfigError
@@ -30,8 +32,12 @@ from blockdiff.weights.ranges import describe
 
 log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-STORED_DTYPES = ("F32", "BF16", "F16")
+# what is computed with; projections of the last three are quantised while they are read
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    **dict.fromkeys(KINDS, torch.bfloat16),
+}
 Progress = Callable[[int, int], None]
 
 
@@ -45,6 +51,7 @@ class CheckedCheckpoint:
     files: CheckpointFiles
     needed: dict[str, StoredTensor]  # the model's tensors, by canonical name
     notes: tuple[str, ...]  # what was passed over
+    quantized: QuantizedNames | None  # which of the tensors make quantised projections
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ def load_with_report(
 ) -> LoadedModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
+    int8, int4 and fp8 quantise projections while loading and compute in bfloat16.
     ``progress`` is called with (bytes read, bytes in all). Everything wrong with the files is
     reported in one ConfigError, and so are all tensors that hold NaN or infinite values.
     Only the share of ``group.rank`` is read; nothing is exchanged.
@@ -97,7 +105,8 @@ def load_with_report(
     total = sum(stored.header.size for stored in checked.needed.values())
     if progress is not None:
         files.log.on_bytes = lambda done: progress(done, total)
-    stored = DenseSource(checked.needed, target, DTYPES[dtype], checked.family.float32)
+    options = (checked.needed, target, DTYPES[dtype], checked.family.float32)
+    stored = make_source(checked.quantized, dtype, options)
     source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
     model = checked.family.build(share.local(), source, share)
     model.bytes_read = files.log.bytes_kept
@@ -113,7 +122,7 @@ def load_with_report(
 def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:
     """Check config and headers: every tensor there, whole, of the right shape and a known dtype."""
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {sorted(DTYPES)}")
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {list(DTYPES)}")
     folder = Path(path)
     config = load_config(folder)
     family = FAMILIES[config.model_type]
@@ -122,10 +131,15 @@ def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:
     shapes = family.shapes(config, has_fused_experts)
     unused = [name for name in files.tensors if name.endswith(family.unused(config))]
     spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
-    refuse(folder, [*files.problems, *_compare(files, shapes, spare)])
+    names = read_quantized_names(folder, dtype, files, shapes)
+    problems, needed = list(files.problems), list(shapes)
+    if names is not None:
+        shapes, spare = names.plain, spare.union(names.tensors)
+        problems, needed = [*problems, *names.problems], [*shapes, *names.tensors]
+    refuse(folder, [*problems, *_compare(files, shapes, spare)])
     notes = (*files.notes, *_unused_notes(files, unused), *_config_notes(folder))
-    needed = {name: files.tensors[name] for name in shapes}
-    return CheckedCheckpoint(folder, config, family, files, needed, notes)
+    tensors = {name: files.tensors[name] for name in needed}
+    return CheckedCheckpoint(folder, config, family, files, tensors, notes, names)
 
 
 def require_device(device: str | torch.device) -> torch.device:

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from blockdiff.models.layers.experts import DenseExperts
-from blockdiff.models.layers.linear import DenseLinear, Span
+from blockdiff.models.layers.experts import DenseExperts, Experts
+from blockdiff.models.layers.linear import DenseLinear, Linear, Span
 from blockdiff.models.source import WHOLE, ExpertNames, Part
 
 
@@ -47,11 +47,11 @@ class DenseSource:
 
     def linear(
         self, module: str, rows: Sequence[Span] | None = None, columns: Span | None = None
-    ) -> DenseLinear:
+    ) -> Linear:
         """See ``WeightSource``."""
         return DenseLinear(self._cut(module + ".weight", rows, columns, self.dtype))
 
-    def experts(self, names: ExpertNames, part: Part = WHOLE) -> DenseExperts:
+    def experts(self, names: ExpertNames, part: Part = WHOLE) -> Experts:
         """See ``WeightSource``."""
         rank, ways = part
         count, width = names.count // ways, names.inner

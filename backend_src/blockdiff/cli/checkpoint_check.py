@@ -1,5 +1,6 @@
 """Checks a checkpoint folder without reading its weights. Shared by serve, doctor and the demo."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,12 +50,16 @@ def check_tokenizer(folder: Path, config: "AnyConfig") -> int:
 def weight_bytes(folder: Path, dtype: str) -> int:
     """Memory that the weights take in ``dtype``."""
     from blockdiff.checkpoint.reader import open_checkpoint
+    from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES, is_quantisable
+    from blockdiff.weights.headers import BITS
 
-    size = 4 if dtype == "float32" else 2
+    high, quantised = 32 if dtype == "float32" else 16, 4 if dtype == "int4" else 8
     total = 0
-    for tensor in open_checkpoint(folder).tensors.values():
-        elements = 1
-        for length in tensor.shape:
-            elements *= length
-        total += elements * size
+    for name, tensor in open_checkpoint(folder).tensors.items():
+        is_projection = is_quantisable(name.removesuffix(".weight"), tensor.shape)
+        if tensor.dtype not in STORED_DTYPES:
+            bits = BITS[tensor.dtype]
+        else:
+            bits = quantised if dtype in KINDS and is_projection else high
+        total += math.prod(tensor.shape) * bits // 8
     return total

@@ -23,7 +23,7 @@ def doctor(
     model: Annotated[
         Path | None, typer.Option(help="Checkpoint folder to check too.", show_default=False)
     ] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
     host: Annotated[str, typer.Option(help="Address that serve would listen on.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option()] = 8000,
     grpc_port: Annotated[int, typer.Option()] = 8001,

@@ -14,7 +14,16 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
+from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.cli.checkers import CHECKERS
+from blockdiff.cli.eval_compare import (
+    COMPARE_NOTE,
+    Comparison,
+    check_comparable,
+    compare_models,
+    print_comparison,
+    reference_dtype,
+)
 from blockdiff.cli.eval_report import NOTE, draw, print_table
 from blockdiff.cli.eval_run import (
     ALL_TASKS,
@@ -79,9 +88,13 @@ def evaluate(
     max_tokens: Annotated[int, typer.Option(min=1, help="Output limit per prompt.")] = 128,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint this one was made from: compare both, in one setting."),
+    ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw quality against forwards.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result here too.")] = None,
     output: Annotated[TableFormat, typer.Option("--format")] = TableFormat.table,
@@ -95,6 +108,21 @@ def evaluate(
     questions = _questions(path, tokenizer, limit)
     parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
     loaded = load_with_progress(model, device, dtype, parallel)
+    if compare is not None:
+        if tensor_parallel > 1:
+            raise ConfigError("tensor_parallel: a comparison runs in one process; leave it out")
+        setting = _single_setting(loaded, numbers, thresholds != THRESHOLDS, steps != STEPS, png)
+        reference = load_with_progress(compare, device, reference_dtype(dtype))
+        check_comparable(loaded, reference)
+        engines = [
+            _build_engine(own, questions, [setting], max_tokens, concurrency)
+            for own in (loaded, reference)
+        ]
+        with progress_bar("comparing") as advance:
+            found = compare_models(engines, tokenizer, questions, setting, max_tokens, advance)
+        facts = {"model": str(model), "reference": str(compare), "setting": setting.label}
+        _show_comparison(facts, found, engines, out, output)
+        return
     settings = _settings(loaded, numbers[0], numbers[1], autoregressive)
     engine = _build_engine(loaded, questions, settings, max_tokens, concurrency)
     scores = _measure(engine, tokenizer, questions, settings, max_tokens)
@@ -109,9 +137,52 @@ def evaluate(
     if output is TableFormat.json:
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     else:
-        console = Console()
-        # Into a file or pipe, lines are as long as the table is.
-        print_table(scores, console if console.is_terminal else Console(width=200))
+        print_table(scores, _console())
+
+
+def _console() -> Console:
+    """Into a file or pipe, lines are as long as a table is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _single_setting(
+    model: BlockDiffusionModel,
+    numbers: tuple[list[float], list[int]],
+    has_thresholds: bool,
+    has_steps: bool,
+    png: Path | None,
+) -> Setting:
+    """The one setting of a comparison: the one that is given, or the checkpoint's threshold."""
+    if png is not None:
+        raise ConfigError("png: a comparison has no picture; leave it out")
+    thresholds = numbers[0] if has_thresholds else []
+    settings = make_settings(thresholds, numbers[1] if has_steps else [], False)
+    if len(settings) > 1:
+        raise ConfigError("thresholds, steps: a comparison has one setting; give one number")
+    return settings[0] if settings else make_settings([model.info.default_threshold], [], False)[0]
+
+
+def _show_comparison(
+    facts: dict[str, Any],
+    found: Sequence[Comparison],
+    engines: Sequence[Engine],
+    out: Path | None,
+    output: TableFormat,
+) -> None:
+    sizes = [sum(map(tensor_bytes, model_tensors(engine.model))) for engine in engines]
+    result = {
+        **facts,
+        "prompts": found[-1].model.prompts,
+        "note": COMPARE_NOTE,
+        "weight_bytes": {"model": sizes[0], "reference": sizes[1]},
+        "tasks": [row.as_json() for row in found],
+    }
+    _write(result, (), out, None)
+    if output is TableFormat.json:
+        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+    else:
+        print_comparison(found, sizes, _console())
 
 
 def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:

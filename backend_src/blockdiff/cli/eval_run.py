@@ -116,18 +116,19 @@ def measure(
         scores = []
         for task in tasks:
             chosen = [question for question in questions if question.task == task]
-            scores.append(_measure_task(engine, tokenizer, chosen, setting, max_tokens))
+            scores.append(run_task(engine, tokenizer, chosen, setting, max_tokens)[0])
             yield scores[-1]
-        yield _sum(setting, scores)
+        yield add_scores(setting, scores)
 
 
-def _measure_task(
+def run_task(
     engine: Engine,
     tokenizer: Tokenizer,
     questions: Sequence[Question],
     setting: Setting,
     max_tokens: int,
-) -> Score:
+) -> tuple[Score, list[Outcome]]:
+    """The questions of one task: their score, and every output in their order."""
     jobs = [
         Job(make_request(question, uid, setting, max_tokens))
         for uid, question in enumerate(questions)
@@ -140,7 +141,7 @@ def _measure_task(
         # Thinking and tool-call tags are part of the answer, so nothing is skipped.
         text = output_text(outcome, eos_ids, tokenizer, skip_special=False)
         correct += CHECKERS[question.check](text, question.expected)
-    return Score(
+    score = Score(
         setting=setting,
         task=questions[0].task,
         prompts=len(questions),
@@ -149,6 +150,7 @@ def _measure_task(
         forwards=sum(decoding_forwards(outcome) for outcome in outcomes),
         seconds=max(outcome.seconds for outcome in outcomes),
     )
+    return score, outcomes
 
 
 def decoding_forwards(outcome: Outcome) -> int:
@@ -161,7 +163,8 @@ def decoding_forwards(outcome: Outcome) -> int:
     return counts.commit + 1 if is_single else counts.preview
 
 
-def _sum(setting: Setting, scores: Sequence[Score]) -> Score:
+def add_scores(setting: Setting, scores: Sequence[Score]) -> Score:
+    """The score over all tasks."""
     return Score(
         setting=setting,
         task=ALL_TASKS,

@@ -30,7 +30,7 @@ def logits(
         Path | None, typer.Option(help="JSON lines, one request each (golden entries work).")
     ] = None,
     block_length: Annotated[int | None, typer.Option(help="Block length.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,

@@ -58,7 +58,10 @@ COMMANDS = {
         "blockdiff.cli.eval",
         "evaluate",
         "Measure accuracy and tokens per forward.",
-        ("blockdiff eval --model demo/checkpoint",),
+        (
+            "blockdiff eval --model demo/checkpoint",
+            "blockdiff eval --model demo/checkpoint --dtype int4 --compare demo/checkpoint",
+        ),
     ),
     "plan": Command(
         "blockdiff.cli.plan",
@@ -73,11 +76,13 @@ COMMANDS = {
     "weights": Command(
         "blockdiff.cli.weights",
         "app",
-        "List, verify and inspect the files of a checkpoint.",
+        "List, verify, inspect and quantise the files of a checkpoint.",
         (
             'blockdiff weights manifest /models/m --source https://example.org/m --revision "v1"',
             "blockdiff weights verify /models/m",
             "blockdiff weights inspect demo/checkpoint --format json",
+            "blockdiff weights quantize demo/checkpoint /models/demo-int4 --dtype int4 "
+            "--group-size 32",
         ),
     ),
     "doctor": Command(

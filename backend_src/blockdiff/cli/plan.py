@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from blockdiff.cli.plan_bar import memory_bar
+from blockdiff.errors import ConfigError
 from blockdiff.planning import Plan, Setup, make_plan, read_model
 from blockdiff.planning.needs import weight_parts
 from blockdiff.planning.units import GIB, parse_size
@@ -46,7 +47,9 @@ def plan(
     device_memory: Annotated[
         str, typer.Option(help="Memory of one device, such as 80GiB.", show_default=False)
     ],
-    dtype: Annotated[Dtype, typer.Option(help="How weights are kept.")] = Dtype.bf16,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="How weights are kept; default: as stored, else bf16.")
+    ] = None,
     tensor_parallel: Annotated[int, typer.Option(min=1, help="Devices that share it.")] = 1,
     max_batch_size: Annotated[
         int, typer.Option(min=1, help="Requests that run at once (slots).")
@@ -66,7 +69,7 @@ def plan(
     found = read_model(model)
     setup = Setup(
         device_memory=memory,
-        dtype=dtype.value,
+        dtype=choose_dtype(found.stored_kind, dtype),
         tensor_parallel=tensor_parallel,
         slots=max_batch_size,
         context=max_context or found.shape.max_context,
@@ -79,6 +82,16 @@ def plan(
         typer.echo(json.dumps({**made.as_json(), "notes": notes(made)}, indent=1))
     else:
         show(made)
+
+
+def choose_dtype(stored: str | None, asked: Dtype | None) -> str:
+    """The dtype of the plan; projections that are stored quantised stay what they are."""
+    if stored is not None and asked is not None and asked.value != stored:
+        raise ConfigError(
+            f"dtype: {asked.value} is not possible, the weights are stored in {stored}; "
+            "leave it away"
+        )
+    return stored or (Dtype.bf16.value if asked is None else asked.value)
 
 
 def show(made: Plan) -> None:
@@ -172,8 +185,8 @@ def notes(made: Plan) -> list[str]:
     found = []
     if made.setup.dtype not in ("bf16", "fp32"):
         found.append(
-            f"this release loads float32 and bfloat16 only; {made.setup.dtype} is a forecast "
-            "(embeddings, output head, routers and norms stay in bf16)"
+            f"{made.setup.dtype} is a forecast, not measured on a device (embeddings, output "
+            "head, routers and norms stay in bf16)"
         )
     if made.setup.tensor_parallel > 1:
         found.append("several devices are a forecast: this release has not been run on them")

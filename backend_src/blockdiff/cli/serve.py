@@ -200,7 +200,9 @@ def serve(
         int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu (default) or cuda.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 (default) or bfloat16.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 (default), bfloat16, int8, int4 or fp8.")
+    ] = None,
     tensor_parallel: Annotated[
         int | None, typer.Option(min=1, max=64, help="Processes that share the model; 1.")
     ] = None,

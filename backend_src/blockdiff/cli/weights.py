@@ -1,6 +1,6 @@
-"""``blockdiff weights manifest|verify|inspect``: what a weights folder holds, and whether it does.
+"""``blockdiff weights``: what a weights folder holds, whether it does, and smaller copies.
 
-Knows flags and tables; the files are read elsewhere, and torch is never needed.
+Knows flags and tables; the files are read elsewhere, and torch is needed by quantize alone.
 """
 
 import json
@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from blockdiff.cli.progress import byte_progress
+from blockdiff.cli.quantize import quantize_command
 from blockdiff.config import unused_keys
 from blockdiff.errors import ConfigError
 from blockdiff.weights.groups import Group, group_of, sum_groups
@@ -23,6 +24,7 @@ from blockdiff.weights.manifest import MANIFEST, read_manifest_with_digest, writ
 from blockdiff.weights.verify import Verification, verify
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
+app.command("quantize")(quantize_command)
 
 # In a file or pipe, lines are as long as the table is.
 _WIDE = 200

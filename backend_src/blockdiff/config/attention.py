@@ -26,7 +26,6 @@ BLOCK_CAUSAL = "block_causal"
 ATTENTION_ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish", None),
     "use_sliding_window": (False, None),
-    "quantization_config": (None,),
     "final_logit_softcapping": (None,),
     "attn_logit_softcapping": (None,),
     "shift_logits": (False, None),

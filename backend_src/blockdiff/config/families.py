@@ -10,6 +10,7 @@ from blockdiff.config.files import read_json
 from blockdiff.config.hybrid import HybridConfig, parse_clover, parse_qwen3_5
 from blockdiff.config.keys import Keys, check_unread_keys
 from blockdiff.config.llada2 import parse_llada2
+from blockdiff.config.quantization import parse_quantization
 from blockdiff.config.qwen3 import parse_qwen3, parse_qwen3_moe
 from blockdiff.config.sdar import parse_sdar, parse_sdar_moe
 from blockdiff.errors import ConfigError
@@ -71,5 +72,7 @@ def _parse(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[An
         raise ConfigError("config.json: text_config must be an object")
     keys = Keys({**{k: v for k, v in config.items() if k != "text_config"}, **text})
     parsed = parser(keys, generation)
+    parse_quantization(config)
+    keys.get("quantization_config")
     check_unread_keys(keys, parsed.model_type)
     return parsed, keys

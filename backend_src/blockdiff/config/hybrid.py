@@ -34,7 +34,6 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "decoder_sparse_step": (1, None),
     "sliding_window": (None,),
     "use_sliding_window": (False, None),
-    "quantization_config": (None,),
     "first_k_dense_replace": (0, None),
     "n_group": (1, 0, None),
     "topk_group": (1, 0, None),

@@ -25,7 +25,8 @@ leaves to the sort, go to the left here. Works on padded arrays, one line per bl
 of requests, logits or caches.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -164,8 +165,9 @@ def apply_update(
     target = room.cumsum(axis=1) - room + is_split
     rows, columns = np.nonzero((room > 0) & (target < block_length[:, None]))
     empty = (controls.mask, np.float32(0), True, False)
+    arrays: Sequence[npt.NDArray[Any]] = before
     after = []
-    for old, values, filler in zip(before, moved, empty, strict=True):
+    for old, values, filler in zip(arrays, moved, empty, strict=True):
         new = np.where(is_inside, np.asarray(filler, old.dtype), old)
         new[rows, target[rows, columns]] = values[rows, columns]
         after.append(new)

@@ -8,7 +8,7 @@ columns, so that its results on all ranks sum up to the whole. What every rank c
 import re
 from typing import NamedTuple
 
-from blockdiff.config import AttentionConfig, HybridConfig
+from blockdiff.config import AttentionConfig, DiffusionGemmaConfig, HybridConfig
 from blockdiff.models.share import Share, Span
 
 
@@ -20,16 +20,23 @@ class Cut(NamedTuple):
 
 
 ALL = Cut()
-# by name below the layer; experts are not in it, they go by number
+# by name below the layer, or by full name where layers differ; experts go by number
 Cuts = dict[str, Cut]
-_LAYER = re.compile(r"^layers\.\d+\.")
+_LAYER = re.compile(r"^(decoder\.)?layers\.\d+\.")
 _NORMS = ("norm.weight", "input_layernorm.weight", "post_attention_layernorm.weight")
+_GEMMA_NORMS = (
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+    "post_feedforward_layernorm_1",
+    "post_feedforward_layernorm_2",
+    "pre_feedforward_layernorm_2",
+)
 _ROUTERS = ("mlp.gate.weight", "mlp.gate.expert_bias", "mlp.shared_expert_gate.weight")
 
 
-def below_layer(name: str) -> str:
-    """A tensor's name without its layer's number."""
-    return _LAYER.sub("", name)
+def find_cut(cuts: Cuts, name: str) -> Cut | None:
+    """The cut of a tensor by its full name; None: there is no rule for it."""
+    return cuts.get(name, cuts.get(_LAYER.sub("", name)))
 
 
 def make_cuts(share: Share) -> Cuts:
@@ -38,10 +45,12 @@ def make_cuts(share: Share) -> Cuts:
     vocabulary = Cut(rows=(share.equal(config.vocab_size),))
     cuts = {f"{name}.weight": vocabulary for name in ("embed_tokens", "word_embeddings", "lm_head")}
     cuts |= dict.fromkeys((*_NORMS, *_ROUTERS), ALL)
+    if isinstance(config, DiffusionGemmaConfig):
+        return cuts | _canvas(share, config) | _mlp("mlp.", share, config.intermediate_size)
     if isinstance(config, HybridConfig):
         return cuts | _attention(share, config, query_parts=2) | _delta(share, config)
-    assert isinstance(config, AttentionConfig)
-    return cuts | _attention(share, config, query_parts=1) | _packed(share, config) | _mlp(share)
+    cuts |= _mlp("mlp.", share, config.intermediate_size)
+    return cuts | _attention(share, config, query_parts=1) | _packed(share, config)
 
 
 def _attention(share: Share, config: HybridConfig | AttentionConfig, query_parts: int) -> Cuts:
@@ -76,15 +85,36 @@ def _packed(share: Share, config: AttentionConfig) -> Cuts:
     }
 
 
-def _mlp(share: Share) -> Cuts:
-    """Dense layers."""
-    assert isinstance(share.whole, AttentionConfig)
-    inner = share.equal(share.whole.intermediate_size)
+def _mlp(own: str, share: Share, width: int) -> Cuts:
+    """A dense MLP of so many inner channels."""
+    inner = share.equal(width)
     return {
-        "mlp.gate_proj.weight": Cut(rows=(inner,)),
-        "mlp.up_proj.weight": Cut(rows=(inner,)),
-        "mlp.down_proj.weight": Cut(columns=inner),
+        f"{own}gate_proj.weight": Cut(rows=(inner,)),
+        f"{own}up_proj.weight": Cut(rows=(inner,)),
+        f"{own}down_proj.weight": Cut(columns=inner),
     }
+
+
+def _canvas(share: Share, config: DiffusionGemmaConfig) -> Cuts:
+    """DiffusionGemma: layers of two shapes, and what only it has."""
+    cuts = dict.fromkeys((f"{name}.weight" for name in _GEMMA_NORMS), ALL)
+    cuts |= dict.fromkeys(("layer_scalar", "decoder.norm.weight"), ALL)
+    cuts |= dict.fromkeys(("router.proj.weight", "router.scale", "router.per_expert_scale"), ALL)
+    cuts["decoder.embed_tokens.weight"] = Cut(rows=(share.equal(config.vocab_size),))
+    own = "decoder.self_conditioning."
+    cuts[own + "pre_norm.weight"] = ALL
+    cuts |= _mlp(own, share, config.intermediate_size)
+    for layer in range(config.num_hidden_layers):
+        shape = config.attention(layer)
+        keys = Cut(rows=(share.heads(shape.kv_heads, shape.head_dim),))
+        queries = share.equal(config.num_attention_heads, shape.head_dim)
+        own = f"decoder.layers.{layer}.self_attn."
+        cuts |= {f"{own}{name}_proj.weight": keys for name in "kv"}
+        cuts |= {f"{own}q_proj.weight": Cut(rows=(queries,))}
+        cuts |= {f"{own}o_proj.weight": Cut(columns=queries)}
+        cuts |= {f"{own}{name}_norm.weight": ALL for name in "qk"}
+        cuts[f"encoder.language_model.layers.{layer}.layer_scalar"] = ALL
+    return cuts
 
 
 def _delta(share: Share, config: HybridConfig) -> Cuts:

@@ -62,7 +62,7 @@ class DiffusionGemmaModel(LanguageModel):
         self.embedding_scale = torch.tensor(
             config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
         )
-        self.conditioning = self_conditioning(source, config)
+        self.conditioning = self_conditioning(source, config, share.group)
         self.layers = [self._layer(source, number) for number in range(config.num_hidden_layers)]
 
     def _layer(self, source: WeightSource, number: int) -> Layer:
@@ -75,7 +75,7 @@ class DiffusionGemmaModel(LanguageModel):
             input_norm=source.tensor(own + "input_layernorm.weight"),
             attention=kind(weights, shape, config.rms_norm_eps, number),
             attention_norm=source.tensor(own + "post_attention_layernorm.weight"),
-            feed_forward=feed_forward(source, number, config),
+            feed_forward=feed_forward(source, number, config, self.group),
             scalars=torch.cat((encoder_scalar, source.tensor(own + "layer_scalar"))),
         )
 
@@ -105,6 +105,7 @@ class DiffusionGemmaModel(LanguageModel):
         for number, layer in enumerate(self.layers):
             layout = sliding if self.config.layer_types[number] == SLIDING else full
             mixed = layer.attention(plain_rms_norm(x, layer.input_norm, eps), layout, rings, caches)
+            mixed = self.group.all_reduce(mixed)
             x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
             x = (x + layer.feed_forward(x)) * layer.scalars[canvas.is_canvas].unsqueeze(1)
             if trace is not None:
@@ -130,18 +131,21 @@ class DiffusionGemmaModel(LanguageModel):
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32, softly bounded."""
-        return logits(hidden, self.output, self.config.final_logit_softcapping)
+        cap = self.config.final_logit_softcapping
+        return self.group.all_gather(logits(hidden, self.output, cap), 1)
 
     @torch.inference_mode()
     def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
+        assert self.group.size == 1, "a share of the vocabulary does not know the best of all"
         cap = self.config.final_logit_softcapping
         return best_tokens(hidden, self.output, excluded, cap=cap)
 
     @torch.inference_mode()
     def expect(self, scaled_logits: Tensor) -> Tensor:
         """The signal [L, H] that logits [L, V] of one step give the next step of a canvas."""
-        return expected_embedding(scaled_logits, self.output, self.config.hidden_size**0.5)
+        scale, first = self.config.hidden_size**0.5, self.group.rank * self.output.shape[0]
+        return self.group.all_reduce(expected_embedding(scaled_logits, self.output, scale, first))
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

@@ -7,6 +7,7 @@ are without the ``model.`` prefix. Knows nothing of files.
 import torch
 
 from blockdiff.config import DiffusionGemmaConfig
+from blockdiff.models.group import Group
 from blockdiff.models.layers.canvas_attention import CanvasAttentionWeights
 from blockdiff.models.layers.linear import concat_rows
 from blockdiff.models.layers.parallel_experts import (
@@ -106,7 +107,7 @@ def attention_weights(
 
 
 def feed_forward(
-    source: WeightSource, layer: int, config: DiffusionGemmaConfig
+    source: WeightSource, layer: int, config: DiffusionGemmaConfig, group: Group
 ) -> ParallelFeedForward:
     """Dense MLP, router, experts and the norms around them of one layer."""
     own = f"decoder.layers.{layer}."
@@ -133,14 +134,17 @@ def feed_forward(
         after_experts=source.tensor(own + "post_feedforward_layernorm_2.weight"),
         after_sum=source.tensor(own + "post_feedforward_layernorm.weight"),
         eps=eps,
+        group=group,
     )
 
 
-def self_conditioning(source: WeightSource, config: DiffusionGemmaConfig) -> SelfConditioning:
+def self_conditioning(
+    source: WeightSource, config: DiffusionGemmaConfig, group: Group
+) -> SelfConditioning:
     """The decoder's own input layer."""
     own = "decoder.self_conditioning."
     return SelfConditioning(
-        source.tensor(own + "pre_norm.weight"), _mlp(source, own), config.rms_norm_eps
+        source.tensor(own + "pre_norm.weight"), _mlp(source, own), config.rms_norm_eps, group
     )
 
 

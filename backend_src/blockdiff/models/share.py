@@ -6,7 +6,13 @@ Knows configurations; knows nothing of tensors, names or processes.
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from blockdiff.config import AnyConfig, AttentionConfig, HybridConfig
+from blockdiff.config import (
+    AnyConfig,
+    AttentionConfig,
+    AttentionShape,
+    DiffusionGemmaConfig,
+    HybridConfig,
+)
 from blockdiff.errors import ConfigError
 from blockdiff.models.group import ALONE, Group
 
@@ -52,8 +58,17 @@ class Share:
                 linear_num_key_heads=self._count(self.whole.linear_num_key_heads),
                 linear_num_value_heads=self._count(self.whole.linear_num_value_heads),
             )
-        assert isinstance(self.whole, AttentionConfig)
-        return self._attention(self.whole)
+        if isinstance(self.whole, AttentionConfig):
+            return self._attention(self.whole)
+        return replace(
+            self.whole,
+            num_attention_heads=self._count(self.whole.num_attention_heads),
+            sliding=self._shape(self.whole.sliding),
+            full=self._shape(self.whole.full),
+        )
+
+    def _shape(self, shape: AttentionShape) -> AttentionShape:
+        return replace(shape, kv_heads=self._count(shape.kv_heads))
 
     def _attention(self, config: Config) -> Config:
         return replace(
@@ -73,10 +88,7 @@ def check_divisible(config: AnyConfig, size: int) -> None:
     elif isinstance(config, AttentionConfig):
         parts, heads = _attention_only(config)
     else:
-        raise ConfigError(
-            f"tensor_parallel: {size} is not possible, models of type {config.model_type} "
-            "cannot be split yet; use 1"
-        )
+        parts, heads = _diffusion_gemma(config)
     for key, value in parts.items():
         if value % size:
             raise _indivisible(key, value, size, f"a multiple of {size}")
@@ -109,6 +121,19 @@ def _attention_only(config: AttentionConfig) -> tuple[dict[str, int], dict[str, 
         "shared_intermediate_size": router.shared_intermediate_size if router else 0,
         "vocab_size": config.vocab_size,
     }, {"num_key_value_heads": config.num_key_value_heads}
+
+
+def _diffusion_gemma(config: DiffusionGemmaConfig) -> tuple[dict[str, int], dict[str, int]]:
+    """As ``_hybrid``."""
+    return {
+        "num_attention_heads": config.num_attention_heads,
+        "intermediate_size": config.intermediate_size,
+        "num_experts": config.num_experts,
+        "vocab_size": config.vocab_size,
+    }, {
+        "num_key_value_heads": config.sliding.kv_heads,
+        "num_global_key_value_heads": config.full.kv_heads,
+    }
 
 
 def _indivisible(key: str, value: int, size: int, allowed: str) -> ConfigError:

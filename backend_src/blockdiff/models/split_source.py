@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from blockdiff.errors import ConfigError
-from blockdiff.models.cuts import Cut, below_layer, make_cuts
+from blockdiff.models.cuts import Cut, find_cut, make_cuts
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span
 from blockdiff.models.share import Share
@@ -80,7 +80,7 @@ class SplitSource:
         return SplitExperts(own, names.count, self.share.equal(names.count))
 
     def _cut(self, name: str) -> Cut:
-        cut = self.cuts.get(below_layer(name))
+        cut = find_cut(self.cuts, name)
         if cut is None:
             raise ConfigError(f"tensor_parallel: {name} cannot be split yet; use tensor_parallel 1")
         return cut

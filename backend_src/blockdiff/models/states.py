@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff.cache import LayerCaches, SlotCaches
-from blockdiff.config import LINEAR, AttentionConfig, HybridConfig
+from blockdiff.config import LINEAR, AnyConfig, DiffusionGemmaConfig, HybridConfig
 from blockdiff.models.share import Share
 
 
@@ -31,19 +31,19 @@ def slot_states(share: Share, caches: LayerCaches, slot: int, length: int) -> di
         found[f"conv_state/{layer}"] = functional.pad(tail, (1, 0))
     for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind != LINEAR):
         keys, values = caches.committed(index, slot, length)
-        found[f"attention_key/{layer}"] = _kv_heads(share, keys)
-        found[f"attention_value/{layer}"] = _kv_heads(share, values)
+        copies = share.copies(_kv_count(share.whole, layer))
+        for name, own in (("key", keys), ("value", values)):
+            # [Hkv here, kept, D] of every rank, some of them copies
+            everyone = share.group.all_gather(own.float().clone(), 0)
+            found[f"attention_{name}/{layer}"] = everyone[::copies]
     return found
 
 
-def _kv_heads(share: Share, own: Tensor) -> Tensor:
-    """This rank's heads [Hkv here, T, D] -> all heads [Hkv, T, D]."""
-    if share.group.size == 1:
-        return own.float()
-    config = share.whole
-    assert isinstance(config, HybridConfig | AttentionConfig)
-    everyone = share.group.all_gather(own.float().clone(), 0)
-    return everyone[:: share.copies(config.num_key_value_heads)]
+def _kv_count(config: AnyConfig, layer: int) -> int:
+    """Key heads of ``layer`` in the whole model."""
+    if isinstance(config, DiffusionGemmaConfig):
+        return config.attention(layer).kv_heads
+    return config.num_key_value_heads
 
 
 def _channels(share: Share, own: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from blockdiff.checkpoint import load_model
 from blockdiff.errors import BlockdiffError, ConfigError
-from blockdiff.models.base import ModelCaches
+from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.parallel.group import DistributedGroup, PeerLostError
@@ -65,18 +65,37 @@ class Performer:
         elif command is Command.ROUND:
             self._round(self._caches[first], bool(rest[0]), arguments[2:])
         elif command is Command.HEAD:
-            self._head(first)
-        else:
+            self._model.head(self._received(first, self._model.hidden_size))
+        elif command is Command.STATES:
             self._model.slot_states(self._caches[first], *rest)
+        else:
+            self._condition(command, arguments)
 
     def _round(self, caches: ModelCaches, wants_trace: bool, packed: Numbers) -> None:
         batch = unpack_batch(packed, self._model.device)
         self._model.hidden(batch, caches, Trace() if wants_trace else None)
 
-    def _head(self, rows: int) -> None:
+    def _condition(self, command: Command, arguments: Numbers) -> None:
+        """Commands to a model whose previews read signals of the step before."""
+        own, first = self._model, int(arguments[0])
+        assert isinstance(own, ConditionedModel), "only such a model has signals"
+        if command is Command.EXPECT:
+            own.expect(self._received(first, own.info.vocab_size, torch.float32))
+        elif command is Command.STORE_SIGNALS:
+            count = int(arguments[1])
+            signals = self._received(count, self._model.hidden_size)
+            slots, places = arguments[2 : 2 + count], arguments[2 + count :]
+            own.store_signals(
+                self._caches[first], signals, self._tensor(slots), self._tensor(places)
+            )
+        else:
+            own.forget_signals(self._caches[first], self._tensor(arguments[1:]))
+
+    def _received(self, rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Rows [rows, width] that rank 0 broadcasts, in the model's dtype if none is given."""
         own = self._model
-        hidden = torch.empty((rows, own.hidden_size), dtype=own.dtype, device=own.device)
-        own.head(self._group.broadcast(hidden))
+        kind = own.dtype if dtype is None else dtype
+        return self._group.broadcast(torch.empty((rows, width), dtype=kind, device=own.device))
 
     def _tensor(self, numbers: Numbers) -> Tensor:
         return torch.from_numpy(numbers.copy()).to(self._model.device)
@@ -86,6 +105,9 @@ def run(orders: Orders, connection: Connection) -> None:
     """Load, say so, meet the other ranks, then obey until the connection ends (EOFError)."""
     torch.set_num_threads(orders.threads)
     device = torch.device(orders.device)
+    if device.type == "cuda":
+        # kernels without a tensor to look at start on the current device
+        torch.cuda.set_device(device)
     group = DistributedGroup(orders.rank, orders.size, device)
     model = load_model(orders.folder, device, orders.dtype, group=group)
     report(connection, "ready", bytes_read=model.bytes_read)

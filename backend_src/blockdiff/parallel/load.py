@@ -13,8 +13,10 @@ from blockdiff.checkpoint import load_model
 from blockdiff.checkpoint.load import Progress, Tell
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
+from blockdiff.models.base import ConditionedModel
 from blockdiff.models.share import check_divisible
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.parallel.conditioned import ParallelConditionedModel
 from blockdiff.parallel.group import DistributedGroup
 from blockdiff.parallel.model import ParallelModel
 from blockdiff.parallel.ranks import Ranks
@@ -66,7 +68,8 @@ def load_parallel(
     except BaseException:
         ranks.close()
         raise
-    return ParallelModel(own, group, ranks)
+    kind = ParallelConditionedModel if isinstance(own, ConditionedModel) else ParallelModel
+    return kind(own, group, ranks)
 
 
 def rank_devices(device: str, size: int) -> list[str]:

@@ -24,6 +24,9 @@ class Command(IntEnum):
     ROUND = 2  # number of the caches, whether a trace is wanted, then a packed batch
     HEAD = 3  # rows of hidden state that follow by broadcast
     STATES = 4  # number of the caches, slot, committed tokens
+    EXPECT = 5  # rows of logits that follow by broadcast
+    STORE_SIGNALS = 6  # number of the caches, rows L that follow by broadcast, L slots, L places
+    FORGET_SIGNALS = 7  # number of the caches, then slots
 
 
 def encode(command: Command, *arguments: int, rest: Sequence[int] | Numbers = ()) -> bytes:

@@ -54,7 +54,7 @@ class ParallelModel:
         self.device = own.device
         self.config = own.config
         self.formulation = own.formulation
-        self._group = group
+        self.group = group
         self._ranks = ranks
         self._caches: weakref.WeakValueDictionary[int, ParallelCaches] = (
             weakref.WeakValueDictionary()
@@ -82,7 +82,7 @@ class ParallelModel:
     def head(self, hidden: Tensor) -> Tensor:
         """See ``models.base``."""
         message = encode(Command.HEAD, hidden.shape[0])
-        return self.together(message, lambda: self.own.head(self._group.broadcast(hidden)))
+        return self.together(message, lambda: self.own.head(self.group.broadcast(hidden)))
 
     def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         """See ``models.base``."""

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockdiff.config import load_config, parse_config, read_json
+from blockdiff.config.quantization import parse_quantization
 from blockdiff.errors import ConfigError
 from blockdiff.planning.families import describe
 from blockdiff.planning.shape import ModelShape
-from blockdiff.weights.groups import sum_groups
+from blockdiff.weights.groups import group_of
 from blockdiff.weights.headers import INDEX, SUFFIX, read_headers
 
 UNUSED = "not used for text"
+SCALES = "quantisation scales"
+_PACKED = (".weight_packed", ".qweight")
 # Names and shapes of the preview tensors of published checkpoints may differ a little from ours.
 _TOLERANCE = 0.01
 
@@ -26,6 +29,7 @@ class PlannedModel:
     shape: ModelShape
     parts: dict[str, int]  # part -> parameters
     has_headers: bool  # counted in the safetensors headers, not only derived from the config
+    stored_kind: str | None = None  # int8, int4 or fp8 where projections are stored so
 
     @property
     def parameters(self) -> int:
@@ -44,21 +48,33 @@ class PlannedModel:
 
 def read_model(path: Path) -> PlannedModel:
     """Read a checkpoint folder (weights may be absent) or a config.json; tensors are not read."""
-    if path.is_file():
-        shape = describe(parse_config(read_json(path)))
-        return PlannedModel(shape, shape.parts, has_headers=False)
-    shape = describe(load_config(path))
-    if not (path / INDEX).exists() and not any(path.glob(f"*{SUFFIX}")):
-        return PlannedModel(shape, shape.parts, has_headers=False)
-    copies = re.compile(shape.copied_names or r"(?!)")
-    stored_tensors = [tensor for tensor in read_headers(path) if not copies.match(tensor.name)]
-    groups = {group.name: group.parameters for group in sum_groups(stored_tensors)}
-    for name in (UNUSED, *shape.unused_parts):
-        groups.pop(name, None)
-    stored, wanted = sum(groups.values()), sum(shape.parts.values())
-    if abs(stored - wanted) > _TOLERANCE * wanted:
+    config_path = path if path.is_file() else path / "config.json"
+    shape = describe(parse_config(read_json(path)) if path.is_file() else load_config(path))
+    stored = parse_quantization(read_json(config_path))
+    kind = None if stored is None else stored.kind
+    has_headers = not path.is_file() and ((path / INDEX).exists() or any(path.glob(f"*{SUFFIX}")))
+    if not has_headers:
+        return PlannedModel(shape, shape.parts, False, kind)
+    groups = _count(path, shape, 32 // int(kind[-1]) if kind and kind[:3] == "int" else 1)
+    found, wanted = sum(groups.values()), sum(shape.parts.values())
+    if abs(found - wanted) > _TOLERANCE * wanted:
         raise ConfigError(
-            f"{path}: the weights hold {stored:,} parameters, config.json asks for {wanted:,}; "
+            f"{path}: the weights hold {found:,} parameters, config.json asks for {wanted:,}; "
             "take config and weights of the same model"
         )
-    return PlannedModel(shape, groups, has_headers=True)
+    return PlannedModel(shape, groups, True, kind)
+
+
+def _count(path: Path, shape: ModelShape, per_word: int) -> dict[str, int]:
+    """Parameters by part in the headers; a packed int32 holds ``per_word`` of them."""
+    copies = re.compile(shape.copied_names or r"(?!)")
+    groups: dict[str, int] = {}
+    for tensor in read_headers(path):
+        if copies.match(tensor.name):
+            continue
+        group = group_of(tensor.name)
+        count = tensor.elements * (per_word if tensor.name.endswith(_PACKED) else 1)
+        groups[group] = groups.get(group, 0) + count
+    for name in (UNUSED, SCALES, *shape.unused_parts):
+        groups.pop(name, None)
+    return groups

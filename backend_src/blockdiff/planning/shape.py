@@ -96,7 +96,6 @@ class ModelShape:
     experts: ExpertShape | None = None
     dense: DenseShape | None = None
     signal_elements: int = 0  # numbers that one request's canvas keeps from step to step
-    can_be_split: bool = True  # over devices
     has_fixed_block: bool = False  # the block length is the model's, not the request's
     unused_parts: tuple[str, ...] = ()  # that a checkpoint may hold all the same
     copied_names: str = ""  # pattern of stored names that repeat other tensors; empty: none

@@ -15,8 +15,6 @@ def split_problem(shape: ModelShape, ways: int) -> str | None:
     """Why ``ways`` devices cannot share the model; None: they can."""
     if ways == 1:
         return None
-    if not shape.can_be_split:
-        return f"{shape.family} cannot be split yet; it must be 1"
     for name, count in _parts(shape):
         if count % ways:
             return f"the model's {name} ({count}) must be a multiple of it"

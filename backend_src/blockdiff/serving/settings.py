@@ -108,7 +108,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "threads": _integer(1, 1024),
     "max_context": _integer(1, 1 << 24),
     "device": _choice("cpu", "cuda"),
-    "dtype": _choice("float32", "bfloat16"),
+    "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
     "tensor_parallel": _integer(1, 64),
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),

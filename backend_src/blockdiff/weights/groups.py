@@ -13,7 +13,10 @@ _RULES = (
     ("not used for text", r"^(model\.)?(mtp|visual|vision_tower|audio_tower|embed_vision)\."),
     ("not used for text", r"^(model\.)?encoder\.(vision_tower|embed_vision)\."),
     ("preview operator", r"(conv_right_weight|bd_softmax_\w+)$"),
-    ("quantisation scales", r"((?<!per_expert)_scale|_scale_inv|_zero_point|scales|qzeros|g_idx)$"),
+    (
+        "quantisation scales",
+        r"((?<!per_expert)_scale|_scale_inv|_zero_point|scales|qzeros|g_idx|weight_shape)$",
+    ),
     ("self-conditioning", r"\.self_conditioning\."),
     ("experts", r"\.experts\."),
     ("shared expert", r"\.shared_experts?\."),

@@ -13,6 +13,8 @@ route_scaled: as the router above; w_e is then multiplied by the expert's own sc
 ``activation`` is silu or gelu_tanh (gelu by its tanh approximation) wherever silu is written.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from blockdiff_kernels.moe import reference
@@ -71,6 +73,20 @@ def experts(
         dense = weights.new_zeros(x.shape[0], total + 1).scatter(1, ids, weights)
         return reference.dense_experts(x, dense[:, :total], gate_up, down, activation)
     return reference.grouped_experts(x, weights, ids, gate_up, down, activation)
+
+
+def experts_one_by_one(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    experts: int,
+    apply: Callable[[int, Tensor], Tensor],
+) -> Tensor:
+    """``experts`` with any kind of weights: ``apply`` gives one expert's outputs for its rows.
+
+    It is called with an expert's number and its rows [r, H], only for experts that have rows.
+    """
+    return reference.experts_one_by_one(x, weights, ids, experts, apply)
 
 
 def all_experts(

@@ -1,5 +1,7 @@
 """Plain torch definitions of routing and of sparse experts. Knows nothing of layers."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -95,14 +97,29 @@ def grouped_experts(
 
     x [R, H]; weights [R, k]; ids [R, k] int64, E: none; gate_up [E, 2I, H]; down [E, I, H].
     """
-    experts, top_k = down.shape[0], ids.shape[1]
+
+    def apply(expert: int, part: Tensor) -> Tensor:
+        gate, up = functional.linear(part, gate_up[expert]).chunk(2, dim=-1)
+        return gated(gate, up, activation) @ down[expert]
+
+    return experts_one_by_one(x, weights, ids, down.shape[0], apply)
+
+
+def experts_one_by_one(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    experts: int,
+    apply: Callable[[int, Tensor], Tensor],
+) -> Tensor:
+    """See the package."""
+    top_k = ids.shape[1]
     counts = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
     order = ids.flatten().argsort(stable=True)[: sum(counts)]
     rows = order // top_k
     parts = [x[:0]]
     for expert, part in enumerate(x.index_select(0, rows).split_with_sizes(counts)):
         if part.shape[0]:
-            gate, up = functional.linear(part, gate_up[expert]).chunk(2, dim=-1)
-            parts.append(gated(gate, up, activation) @ down[expert])
+            parts.append(apply(expert, part))
     scaled = torch.cat(parts) * weights.flatten().index_select(0, order).unsqueeze(-1).to(x.dtype)
     return torch.zeros_like(x).index_add(0, rows, scaled)

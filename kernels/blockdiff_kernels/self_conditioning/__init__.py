@@ -5,6 +5,9 @@ from torch import Tensor
 from blockdiff_kernels.self_conditioning import reference
 
 
-def expected_embedding(logits: Tensor, embedding: Tensor, scale: float) -> Tensor:
-    """[R, H] in ``embedding.dtype`` of logits [R, V] and embedding [V, H]; softmax in float32."""
-    return reference.expected_embedding(logits, embedding, scale)
+def expected_embedding(logits: Tensor, embedding: Tensor, scale: float, first: int = 0) -> Tensor:
+    """[R, H] in ``embedding.dtype`` of logits [R, V] and embedding [V, H]; softmax in float32.
+
+    ``embedding`` may be the rows of the vocabulary from ``first`` on; the result is their summand.
+    """
+    return reference.expected_embedding(logits, embedding, scale, first)

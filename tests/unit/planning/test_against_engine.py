@@ -14,7 +14,7 @@ import torch
 
 from blockdiff.checkpoint import load_model
 from blockdiff.cli.plan import DEFAULT_SLOTS
-from blockdiff.config import AttentionConfig, HybridConfig, load_config, parse_config
+from blockdiff.config import DiffusionGemmaConfig, HybridConfig, load_config, parse_config
 from blockdiff.engine import EngineConfig, forward
 from blockdiff.errors import ConfigError
 from blockdiff.models.group import Alone
@@ -116,9 +116,12 @@ def test_devices_share_a_model_as_the_engine_does(config: dict[str, Any], ways: 
         return
     assert split_problem(describe(parsed), ways) is None
     own, local = share(describe(parsed), ways), Share(parsed, FirstOf(ways)).local()
-    kind = own.attention[0]
-    assert isinstance(local, HybridConfig | AttentionConfig)
-    assert (kind.heads, kind.kv_heads) == (local.num_attention_heads, local.num_key_value_heads)
+    assert {kind.heads for kind in own.attention} == {local.num_attention_heads}
+    if isinstance(local, DiffusionGemmaConfig):
+        kv_heads = [local.sliding.kv_heads, local.full.kv_heads]
+    else:
+        kv_heads = [local.num_key_value_heads]
+    assert [kind.kv_heads for kind in own.attention] == kv_heads
     if own.delta is not None:
         assert isinstance(local, HybridConfig)
         assert own.delta.key_heads == local.linear_num_key_heads

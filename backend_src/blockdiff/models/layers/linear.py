@@ -39,7 +39,12 @@ class Linear(ABC):
 
     @abstractmethod
     def join(self, others: Sequence["Self"]) -> "Self":
-        """One projection with the outputs of this one, then those of ``others``, of its class."""
+        """One projection with the outputs of this one, then those of ``others``, of its kind."""
+
+    @property
+    def kind(self) -> object:
+        """Projections of equal kind can be joined."""
+        return type(self)
 
 
 class DenseLinear(Linear):
@@ -106,11 +111,7 @@ def concat_rows(parts: Sequence[Linear]) -> Linear:
         p for part in parts for p in (part.parts if isinstance(part, StackedLinear) else [part])
     ]
     joined: list[Linear] = []
-    for _, same in groupby(flat, key=_kind):
+    for _, same in groupby(flat, key=lambda part: part.kind):
         first, *rest = same
         joined.append(first.join(rest) if rest else first)
     return joined[0] if len(joined) == 1 else StackedLinear(joined)
-
-
-def _kind(part: Linear) -> object:
-    return type(part)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff.models.group import Group
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.moe import gated, route_scaled
@@ -58,14 +59,15 @@ class ParallelFeedForward:
     after_experts: Tensor
     after_sum: Tensor
     eps: float
+    group: Group  # its ranks' summands are added up before the norms that follow
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, H], the residual stream -> [R, H] to add to it."""
-        dense = self.dense(plain_rms_norm(x, self.before_dense, self.eps))
+        dense = self.group.all_reduce(self.dense(plain_rms_norm(x, self.before_dense, self.eps)))
         # the router reads the residual stream itself
         weights, ids = self.router(x)
         rows = plain_rms_norm(x, self.before_experts, self.eps)
-        routed = self.experts(rows, weights, ids)
+        routed = self.group.all_reduce(self.experts(rows, weights, ids))
         total = plain_rms_norm(dense, self.after_dense, self.eps)
         total = total + plain_rms_norm(routed, self.after_experts, self.eps)
         return plain_rms_norm(total, self.after_sum, self.eps)
@@ -78,9 +80,9 @@ class SelfConditioning:
     before: Tensor  # [H]
     mlp: GeluMlp
     eps: float
+    group: Group
 
     def __call__(self, x: Tensor, signal: Tensor) -> Tensor:
         """x, signal [P, H] -> [P, H]; a signal of zeros adds nothing, the norm still applies."""
-        return plain_rms_norm(
-            x + self.mlp(plain_rms_norm(signal, self.before, self.eps)), None, self.eps
-        )
+        added = self.group.all_reduce(self.mlp(plain_rms_norm(signal, self.before, self.eps)))
+        return plain_rms_norm(x + added, None, self.eps)

@@ -31,7 +31,6 @@ def describe(config: DiffusionGemmaConfig) -> ModelShape:
         experts=experts,
         dense=DenseShape(layers, config.intermediate_size),
         signal_elements=config.block_size * config.hidden_size,
-        can_be_split=False,
         has_fixed_block=True,
         copied_names=_COPIES,
     )

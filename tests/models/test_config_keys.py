@@ -105,3 +105,9 @@ def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a":' * 100_000)
     with pytest.raises(ConfigError, match=r"config\.json: cannot be read as JSON \(nested too"):
         unused_keys(tmp_path)
+
+
+def test_end_tokens_that_the_other_file_overrules_are_no_unknown_key(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 2}')
+    config = {**CONFIGS["llada2_moe"], "eos_token_id": 1}
+    assert unused_keys(folder_with(config, tmp_path)) == ()

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from blockdiff.config import parse_config
+from blockdiff.models.expert_layout import FUSED, ONE_BY_ONE
 from blockdiff.models.weights import expected_shapes
 
 TINY: dict[str, Any] = {
@@ -39,7 +40,7 @@ TINY: dict[str, Any] = {
 def random_tensors(config: dict[str, Any], has_fused_experts: bool = False) -> dict[str, Tensor]:
     """Canonical name -> random tensor."""
     torch.manual_seed(0)
-    shapes = expected_shapes(parse_config(config), has_fused_experts)
+    shapes = expected_shapes(parse_config(config), FUSED if has_fused_experts else ONE_BY_ONE)
     return {name: torch.randn(shape) * 0.3 for name, shape in shapes.items()}
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from blockdiff.config import parse_config
+from blockdiff.models.expert_layout import ONE_BY_ONE
 from blockdiff.models.registry import FAMILIES
 
 from .checkpoints import TINY
@@ -57,9 +58,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
         "intermediate_size": 96,
     },
+    "diffusion_gemma": {
+        **{key: value for key, value in TRUNK.items() if key != "mask_token_id"},
+        "model_type": "diffusion_gemma",
+        "layer_types": ["sliding_attention", "full_attention"],
+        "global_head_dim": 64,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 16,
+        "top_k_experts": 2,
+        "intermediate_size": 96,
+        "canvas_length": 4,
+        "tie_word_embeddings": True,
+    },
 }
 PLAIN = ("embed_tokens", "word_embeddings", "lm_head", "mlp.gate", "shared_expert_gate")
-PLAIN += ("in_proj_a", "in_proj_b")
+PLAIN += ("in_proj_a", "in_proj_b", "router.proj")
+SELF_CONDITIONING = "decoder.self_conditioning."
 # the tensors of a module by the ends of their names, and the weight they stand for
 Packed = tuple[dict[str, Tensor], Tensor]
 
@@ -150,7 +164,8 @@ def compressed(layout: str, **weights: Any) -> dict[str, Any]:
         "quant_method": "compressed-tensors",
         "format": layout,
         "quantization_status": "compressed",
-        "ignore": ["lm_head", "re:.*mlp\\.gate$", "re:.*_gate$", "re:.*in_proj_[ab]$"],
+        "ignore": ["lm_head", "re:.*mlp\\.gate$", "re:.*_gate$", "re:.*in_proj_[ab]$"]
+        + ["re:.*router", "re:.*self_conditioning"],
         "config_groups": {
             "group_0": {
                 "targets": ["Linear"],
@@ -193,7 +208,9 @@ FORMATS = {
             "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]
             + ["model.layers.1.mlp.gate", "model.layers.0.linear_attn.in_proj_a"]
             + ["model.layers.0.linear_attn.in_proj_b"]
-            + [f"model.layers.{n}.mlp.shared_expert_gate" for n in range(2)],
+            + [f"model.layers.{n}.mlp.shared_expert_gate" for n in range(2)]
+            + [f"model.decoder.layers.{n}.router.proj" for n in range(2)]
+            + ["model.decoder.self_conditioning"],
         },
         block_fp8(24, 48),
     ),
@@ -214,10 +231,11 @@ def write_pair(root: Path, family: str, public: PublicFormat) -> tuple[Path, Pat
     quantised: dict[str, Tensor] = {}
     dense: dict[str, Tensor] = {}
     torch.manual_seed(0)
-    for name, shape in FAMILIES[family].shapes(parse_config(config), False).items():
+    for name, shape in FAMILIES[family].shapes(parse_config(config), ONE_BY_ONE).items():
         module = name.removesuffix(".weight")
         full = module if module.startswith("lm_head") else f"model.{module}"
-        if len(shape) == 2 and name.endswith(".weight") and not module.endswith(PLAIN):
+        is_plain = module.endswith(PLAIN) or module.startswith(SELF_CONDITIONING)
+        if len(shape) == 2 and name.endswith(".weight") and not is_plain:
             tensors, weight = public.pack(random, *shape)
             quantised |= {f"{full}.{end}": tensor for end, tensor in tensors.items()}
             dense[full + ".weight"] = weight

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from blockdiff.checkpoint import load_model
 from blockdiff.config import AttentionConfig, load_config
 from blockdiff.errors import ConfigError
+from blockdiff.models.expert_layout import FUSED, ONE_BY_ONE
 from blockdiff.models.registry import FAMILIES
 
 TRUNK: dict[str, Any] = {
@@ -50,7 +51,7 @@ def write(folder: Path, config: dict[str, Any]) -> Path:
 def write_checkpoint(folder: Path, family: str, fused: bool = False) -> Path:
     write(folder, CONFIGS[family])
     torch.manual_seed(0)
-    shapes = FAMILIES[family].shapes(load_config(folder), fused)
+    shapes = FAMILIES[family].shapes(load_config(folder), FUSED if fused else ONE_BY_ONE)
     tensors = {
         name if name.startswith("lm_head") else f"model.{name}": torch.randn(shape) * 0.3
         for name, shape in shapes.items()

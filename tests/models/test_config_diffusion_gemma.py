@@ -93,7 +93,7 @@ def test_generation_config(tmp_path: Path) -> None:
         ({"attention_k_eq_v": False}, "attention_k_eq_v is False"),
         ({"use_double_wide_mlp": True}, "use_double_wide_mlp is True"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config.quant_method is missing"),
         ({"layer_types": [SLIDING] * 7}, "layer_types is"),
         ({"layer_types": [FULL]}, "layer_types is"),
         ({"layer_types": ["linear_attention"] * 6 + [FULL]}, "layer_types is"),

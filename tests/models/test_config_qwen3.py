@@ -12,6 +12,7 @@ from blockdiff.checkpoint import load_model
 from blockdiff.cli.logit_requests import parse_request
 from blockdiff.config import AttentionConfig, parse_config
 from blockdiff.errors import ConfigError
+from blockdiff.models.expert_layout import ONE_BY_ONE
 from blockdiff.models.registry import FAMILIES
 
 TRUNK: dict[str, Any] = {
@@ -114,7 +115,7 @@ def test_refusals(config: dict[str, Any], changes: dict[str, Any], text: str) ->
 def test_facts_of_a_loaded_model(tmp_path: Path) -> None:
     config = {**MOE, "mask_token_id": 31, "block_anchor": "zero", "mlp_only_layers": [1]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    shapes = FAMILIES["qwen3_moe"].shapes(parse(config), False)
+    shapes = FAMILIES["qwen3_moe"].shapes(parse(config), ONE_BY_ONE)
     tensors = {
         name if name.startswith("lm_head") else f"model.{name}": torch.randn(shape)
         for name, shape in shapes.items()

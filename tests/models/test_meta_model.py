@@ -9,6 +9,7 @@ import torch
 from blockdiff.checkpoint import load_model, meta_model
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.config import parse_config
+from blockdiff.models.expert_layout import FUSED
 from blockdiff.models.registry import FAMILIES
 
 from .checkpoints import TINY, write
@@ -33,7 +34,7 @@ def test_the_list_is_complete() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_same_tensors_as_a_loaded_model(tmp_path: Path, family: str, dtype: torch.dtype) -> None:
     config = parse_config(ALL[family])
-    shapes = FAMILIES[family].shapes(config, True)
+    shapes = FAMILIES[family].shapes(config, FUSED)
     tensors = {name: torch.rand(shape) for name, shape in shapes.items()}
     folder = write(tmp_path, tensors, ALL[family])
     loaded = load_model(folder, dtype=str(dtype).removeprefix("torch."))

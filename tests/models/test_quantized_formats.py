@@ -19,6 +19,7 @@ from blockdiff.models.group import Alone
 from blockdiff.models.layers.quantized import ListedExperts, QuantizedLinear
 from blockdiff.models.trunk import LanguageModel
 
+from .decoding import generate
 from .quantized_checkpoints import CONFIGS, FORMATS, write_pair
 
 LAYER = "model.layers.0.linear_attn.out_proj"
@@ -43,6 +44,15 @@ def test_a_format_is_the_dense_model_it_stands_for(tmp_path: Path, family: str, 
     same = logits(load_model(dense, dtype="bfloat16"))
     # both are rounded in every layer, in different places
     assert (narrow - want).norm() <= 2 * (same - want).norm() + 0.01 * want.norm()
+
+
+@pytest.mark.parametrize("name", ["int4", "int8", "gptq"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_tokens_are_those_of_the_dense_model(tmp_path: Path, family: str, name: str) -> None:
+    quantised, dense = write_pair(tmp_path, family, FORMATS[name])
+    want = generate(load_model(dense))
+    assert len({token for tokens in want for token in tokens}) > 1
+    assert generate(load_model(quantised)) == want
 
 
 def test_projections_stay_quantised(tmp_path: Path) -> None:

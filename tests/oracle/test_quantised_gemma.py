@@ -1,12 +1,16 @@
-"""DiffusionGemma quantised while loading; written copies are refused. Run: pytest tests/oracle"""
+"""DiffusionGemma as transformers writes it, quantised. Run: pytest tests/oracle"""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from blockdiff.checkpoint import load_model
+from blockdiff.checkpoint.quantize import quantize_checkpoint
+from blockdiff.checkpoint.scheme import Scheme
 from blockdiff.cli.main import run
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
@@ -55,10 +59,40 @@ def test_quantised_while_loading(folder: Path, kind: str, limit: float) -> None:
     assert torch.isfinite(want).all()
 
 
-def test_a_copy_that_could_not_be_read_is_not_written(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["weights", "quantize", str(folder), str(tmp_path / "b"), "--dtype", "int8"]) == 2
-    error = capsys.readouterr().err
-    assert "quantization_config" in error and error.count("\n") == 1
-    assert not (tmp_path / "b").exists()
+def test_a_written_copy(folder: Path, tmp_path: Path) -> None:
+    assert run(["weights", "quantize", str(folder), str(tmp_path / "b"), "--dtype", "int8"]) == 0
+    copy = logits(load_model(tmp_path / "b", dtype="bfloat16"))
+    assert torch.equal(copy, logits(load_model(folder, dtype="int8")))
+
+
+def test_a_written_copy_of_tied_copies(folder: Path, tmp_path: Path) -> None:
+    """The encoder's names for the decoder's tensors are left out, its own scalars are not."""
+    twice = tmp_path / "a"
+    shutil.copytree(folder, twice)
+    tensors = load_file(twice / "model.safetensors")
+    own = "model.decoder.layers."
+    tensors |= {
+        name.replace(own, "model.encoder.language_model.layers."): tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith(own) and not name.endswith("layer_scalar")
+    }
+    save_file(tensors, str(twice / "model.safetensors"))
+    quantize_checkpoint(twice, tmp_path / "b", Scheme("int8"))
+    names = list(load_file(tmp_path / "b" / "model-00001-of-00001.safetensors"))
+    encoder = [name for name in names if ".encoder." in name]
+    assert encoder and all(name.endswith("layer_scalar") for name in encoder)
+    copy = logits(load_model(tmp_path / "b", dtype="bfloat16"))
+    assert torch.equal(copy, logits(load_model(folder, dtype="int8")))
+
+
+def test_quantised_tied_copies_are_passed_over(folder: Path, tmp_path: Path) -> None:
+    quantize_checkpoint(folder, tmp_path / "b", Scheme("int8"))
+    want = logits(load_model(tmp_path / "b"))
+    file = tmp_path / "b" / "model-00001-of-00001.safetensors"
+    tensors = load_file(file)
+    packed = {n: t for n, t in tensors.items() if ".layers.0.self_attn.q_proj." in n}
+    assert len(packed) == 2
+    for name, tensor in packed.items():
+        tensors[name.replace(".decoder.", ".encoder.language_model.")] = tensor.clone()
+    save_file(tensors, str(file))
+    assert torch.equal(logits(load_model(tmp_path / "b")), want)

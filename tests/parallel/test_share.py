@@ -12,6 +12,7 @@ from torch import Tensor
 from blockdiff.config import AnyConfig, HybridConfig, load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.cuts import find_cut, make_cuts
+from blockdiff.models.expert_layout import FUSED
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.share import Share, check_divisible
 from tests.golden import cases
@@ -43,7 +44,7 @@ def config_of(case: str) -> AnyConfig:
 def test_parts_cover_every_tensor(case: str, size: int) -> None:
     """No row or column is missing, and only key heads are there more than once."""
     config = config_of(case)
-    shapes = FAMILIES[config.model_type].shapes(config, True)
+    shapes = FAMILIES[config.model_type].shapes(config, FUSED)
     cuts = [make_cuts(Share(config, Seat(rank, size))) for rank in range(size)]
     for name, shape in shapes.items():
         is_gate = name.endswith("shared_expert_gate.weight")

@@ -18,6 +18,7 @@ from blockdiff.config import parse_config
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.diffusion_gemma import DiffusionGemmaModel
+from blockdiff.models.expert_layout import FUSED, ONE_BY_ONE
 from blockdiff.models.group import ALONE, Group
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.trunk import LanguageModel
@@ -125,7 +126,7 @@ def on_all_ranks(size: int, work: Callable[[ThreadGroup], Any]) -> list[Any]:
 
 def checkpoint(folder: Path, config: dict[str, Any], is_fused: bool) -> Path:
     parsed = parse_config(config)
-    shapes = FAMILIES[parsed.model_type].shapes(parsed, is_fused)
+    shapes = FAMILIES[parsed.model_type].shapes(parsed, FUSED if is_fused else ONE_BY_ONE)
     generator = torch.Generator().manual_seed(0)
     tensors = {n: torch.randn(shape, generator=generator) * 0.3 for n, shape in shapes.items()}
     return write(folder, tensors, config)

@@ -21,6 +21,7 @@ from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import AnyConfig, load_config, read_json, unused_keys
 from blockdiff.errors import ConfigError
+from blockdiff.models.expert_layout import find_layout
 from blockdiff.models.group import ALONE, Group
 from blockdiff.models.registry import FAMILIES, Family
 from blockdiff.models.share import Share
@@ -127,16 +128,16 @@ def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:
     config = load_config(folder)
     family = FAMILIES[config.model_type]
     files = open_checkpoint(folder)
-    has_fused_experts = any(n.endswith(".mlp.experts.gate_up_proj") for n in files.tensors)
-    shapes = family.shapes(config, has_fused_experts)
-    unused = [name for name in files.tensors if name.endswith(family.unused(config))]
-    spare = {*unused, "lm_head.weight"} if config.tie_word_embeddings else set(unused)
+    shapes = family.shapes(config, find_layout(files.tensors))
     names = read_quantized_names(folder, dtype, files, shapes)
     problems, needed = list(files.problems), list(shapes)
+    spare = {"lm_head.weight"} if config.tie_word_embeddings else set()
     if names is not None:
         shapes, spare = names.plain, spare.union(names.tensors)
         problems, needed = [*problems, *names.problems], [*shapes, *names.tensors]
-    refuse(folder, [*problems, *_compare(files, shapes, spare)])
+    wanted = set(needed)
+    unused = [name for name in files.tensors if family.unused(config, name, wanted)]
+    refuse(folder, [*problems, *_compare(files, shapes, spare.union(unused))])
     notes = (*files.notes, *_unused_notes(files, unused), *_config_notes(folder))
     tensors = {name: files.tensors[name] for name in needed}
     return CheckedCheckpoint(folder, config, family, files, tensors, notes, names)

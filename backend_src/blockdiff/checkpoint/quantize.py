@@ -7,7 +7,7 @@ The same source gives the same bytes. Knows nothing of families.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from blockdiff.checkpoint.reader import open_checkpoint, refuse
-from blockdiff.checkpoint.scheme import HIGH_PRECISION, STORED_DTYPES, Scheme, is_quantisable
+from blockdiff.checkpoint.load import check_files
+from blockdiff.checkpoint.scheme import HIGH_PRECISION, Scheme, is_quantisable
 from blockdiff.checkpoint.stored import StoredTensor
-from blockdiff.config import load_config, parse_config, read_json
-from blockdiff.config.quantization import KEY, parse_quantization
+from blockdiff.config import read_json
+from blockdiff.config.quantization import KEY
 from blockdiff.errors import ConfigError
 from blockdiff.weights.headers import INDEX
 from blockdiff.weights.manifest import MANIFEST, read_manifest_with_digest, write_manifest
@@ -39,19 +39,16 @@ def quantize_checkpoint(
 
     ``progress`` is called with (elements done, elements in all).
     """
-    load_config(source)
-    config = read_json(source / "config.json")
-    if parse_quantization(config) is not None:
+    checked = check_files(source)
+    if checked.quantized is not None:
         raise ConfigError(f"{source}: is already quantised; give the checkpoint it was made from")
-    config[KEY] = declare(scheme)
-    # a family that cannot read what would be written refuses it now
-    parse_config(config)
     _check_target(source, target)
-    tensors = _check_tensors(source, scheme)
+    _check_modules(source, checked.needed, scheme)
+    config = {**read_json(source / "config.json"), KEY: declare(scheme)}
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
-        _write_shards(partial, _convert(tensors, scheme, progress))
+        _write_shards(partial, _convert(checked.needed, scheme, progress))
         (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _copy_others(source, partial)
         _write_manifest(source, partial, scheme)
@@ -97,28 +94,18 @@ def _check_target(source: Path, target: Path) -> None:
         raise ConfigError(f"{target}: lies in the source folder; give a folder elsewhere")
 
 
-def _check_tensors(source: Path, scheme: Scheme) -> dict[str, StoredTensor]:
-    """The tensors by canonical name, after everything that can be known from headers."""
-    files = open_checkpoint(source)
-    problems, count = list(files.problems), 0
-    for name, stored in files.tensors.items():
-        if not is_quantisable(name.removesuffix(".weight"), stored.shape):
-            continue
-        count += 1
-        if stored.dtype not in STORED_DTYPES:
-            problems.append(
-                f"{stored.stored_name} has dtype {stored.dtype}, must be one of {STORED_DTYPES}"
-            )
+def _check_modules(source: Path, tensors: Mapping[str, StoredTensor], scheme: Scheme) -> None:
+    """Refuse what headers show to be impossible."""
+    names = [n for n, t in tensors.items() if is_quantisable(n.removesuffix(".weight"), t.shape)]
+    if not names:
+        raise ConfigError(f"{source}: has no projections to quantise")
+    for stored in (tensors[name] for name in names):
         if scheme.kind == "int4":
             scheme.group_for(stored.stored_name.removesuffix(".weight"), stored.shape[-1])
-    refuse(source, problems)
-    if not count:
-        raise ConfigError(f"{source}: has no projections to quantise")
-    return files.tensors
 
 
 def _convert(
-    tensors: dict[str, StoredTensor], scheme: Scheme, progress: Progress | None
+    tensors: Mapping[str, StoredTensor], scheme: Scheme, progress: Progress | None
 ) -> Iterator[Named]:
     """What the new files hold, tensor by tensor."""
     total, done = sum(_elements(stored) for stored in tensors.values()), 0
@@ -136,15 +123,12 @@ def _convert(
 
 def _unstack(stored: StoredTensor, scheme: Scheme) -> Iterator[Named]:
     """Experts one by one, since the format has no stacks of them."""
-    before, _, kind = stored.stored_name.rpartition(".")
+    before, _, kind = stored.stored_name.removesuffix(".weight").rpartition(".")
+    parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
     for number in range(stored.shape[0]):
         weight = stored.read((slice(number, number + 1),))[0]
-        if kind == "down_proj":
-            yield from _quantise(f"{before}.{number}.down_proj", weight, scheme)
-            continue
-        gate, up = weight.chunk(2)
-        yield from _quantise(f"{before}.{number}.gate_proj", gate, scheme)
-        yield from _quantise(f"{before}.{number}.up_proj", up, scheme)
+        for part, own in zip(parts, weight.chunk(len(parts)), strict=True):
+            yield from _quantise(f"{before}.{number}.{part}", own, scheme)
 
 
 def _quantise(module: str, weight: Tensor, scheme: Scheme) -> Iterator[Named]:

@@ -43,7 +43,7 @@ def resolve(
     used: list[str] = []
     for name, shape in shapes.items():
         module = name.removesuffix(WEIGHT)
-        is_projection = name.endswith(WEIGHT) and len(shape) == 2 and module not in _TABLES
+        is_projection = name.endswith(WEIGHT) and len(shape) == 2 and not module.endswith(_TABLES)
         try:
             parts = storage.parts(*shape) if is_projection else {}
         except ConfigError as error:

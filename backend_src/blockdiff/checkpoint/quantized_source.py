@@ -15,6 +15,7 @@ from blockdiff.checkpoint.scheme import KINDS, Scheme, is_quantisable
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.errors import ConfigError
+from blockdiff.models.expert_layout import PARTS, layout_below
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span, concat_rows
 from blockdiff.models.layers.quantized import ListedExperts, QuantizedLinear
@@ -166,12 +167,13 @@ class QuantizingSource(QuantizedSource):
 
     def routed_expert(self, names: ExpertNames, number: int) -> tuple[Linear, Linear]:
         """See ``QuantizedSource``; stacked experts are read one at a time."""
-        if names.routed + "gate_up_proj" not in self.tensors:
-            return super().routed_expert(names, number)
-        place, own = (slice(number, number + 1),), f"{names.routed}{number}."
-        gate_up = self.stored[names.routed + "gate_up_proj"].read(place)[0]
-        down = self.stored[names.routed + "down_proj"].read(place)[0]
-        return self._quantise(own + "gate_proj", gate_up), self._quantise(own + "down_proj", down)
+        found = []
+        layout = layout_below(self.tensors, names.routed)
+        for piece, part in zip(layout.pieces(number, names.inner), PARTS, strict=True):
+            weight = self.stored[names.routed + piece.name].read(piece.place)
+            weight = weight[0] if piece.place else weight
+            found.append(self._quantise(f"{names.routed}{number}.{part}", weight))
+        return concat_rows(found[:2]), found[2]
 
     def _quantise(self, module: str, weight: Tensor) -> QuantizedLinear:
         values, scale = self.scheme.quantise(module, weight)

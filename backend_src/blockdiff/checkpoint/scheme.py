@@ -12,6 +12,7 @@ from torch import Tensor
 
 from blockdiff.config.quantization import GROUP_SIZES
 from blockdiff.errors import ConfigError
+from blockdiff.models.expert_layout import PARTS
 from blockdiff_kernels.quantized_linear import pack_int4
 from blockdiff_kernels.quantized_linear.quantize import quantize_fp8, quantize_int
 
@@ -25,9 +26,10 @@ HIGH_PRECISION = (
     r"re:.*mlp\.gate$",
     r"re:.*router.*",
     r"re:.*shared_expert_gate$",
+    r"re:.*self_conditioning\.",
     r"re:.*in_proj_[ab]$",
 )
-STACKS = ("experts.gate_up_proj", "experts.down_proj")
+STACKS = tuple(f"experts.{part}" for part in ("gate_up_proj", *PARTS))
 _HIGH_PRECISION = re.compile("|".join(f"(?:{name[3:]})" for name in HIGH_PRECISION))
 _QUANTISED = re.compile(
     r"layers\.\d+\..*(_proj|_proj_qkv|_proj_qkvz|_proj_z|query_key_value|dense)$"

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from blockdiff.models.expert_layout import ExpertLayout, layout_below
 from blockdiff.models.layers.experts import DenseExperts, Experts
 from blockdiff.models.layers.linear import DenseLinear, Linear, Span
 from blockdiff.models.source import WHOLE, ExpertNames, Part
@@ -59,8 +60,10 @@ class DenseSource:
         total, hidden = count + -(-shared // width), self._hidden(names)
         gate_up = self._zeros(total, 2 * width, hidden)
         down = self._zeros(total, width, hidden)
+        layout = layout_below(self.tensors, names.routed)
         for index in range(count):
-            self._copy_routed(names, rank * count + index, gate_up[index], down[index])
+            places = (*gate_up[index].split(width), down[index].t())
+            self._copy_routed(names, layout, rank * count + index, places)
         for index, offset in enumerate(range(0, shared, width), start=count):
             start, stop = rank * shared + offset, rank * shared + min(offset + width, shared)
             self._copy_parts(f"{names.shared}", (start, stop), gate_up[index], down[index])
@@ -91,14 +94,13 @@ class DenseSource:
             begin += stop - start
         return target
 
-    def _copy_routed(self, names: ExpertNames, expert: int, gate_up: Tensor, down: Tensor) -> None:
-        """One routed expert into gate_up [2I, H] and down [I, H]."""
-        if names.routed + "gate_up_proj" not in self.tensors:
-            self._copy_parts(f"{names.routed}{expert}.", (0, names.inner), gate_up, down)
-            return
-        own = (slice(expert, expert + 1),)
-        self.tensors[names.routed + "gate_up_proj"].read_into(gate_up[None], own)
-        self.tensors[names.routed + "down_proj"].read_into(down.t()[None], own)
+    def _copy_routed(
+        self, names: ExpertNames, layout: ExpertLayout, expert: int, targets: Sequence[Tensor]
+    ) -> None:
+        """Gate, up and down projection of one routed expert into ``targets``."""
+        for piece, target in zip(layout.pieces(expert, names.inner), targets, strict=True):
+            own = target[None] if piece.place else target
+            self.tensors[names.routed + piece.name].read_into(own, piece.place)
 
     def _copy_parts(self, own: str, span: Span, gate_up: Tensor, down: Tensor) -> None:
         """Separate gate, up and down projections; a short span leaves zeros behind it."""
@@ -115,5 +117,6 @@ class DenseSource:
         return self.tensors[names.shared + "gate_proj.weight"].shape[0]
 
     def _hidden(self, names: ExpertNames) -> int:
-        stacked = self.tensors.get(names.routed + "gate_up_proj")
-        return (stacked or self.tensors[f"{names.routed}0.gate_proj.weight"]).shape[-1]
+        layout = layout_below(self.tensors, names.routed)
+        gate = layout.pieces(0, names.inner)[0]
+        return self.tensors[names.routed + gate.name].shape[-1]

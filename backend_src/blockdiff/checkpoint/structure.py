@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.config import AnyConfig
+from blockdiff.models.expert_layout import FUSED, ExpertLayout
 from blockdiff.models.group import ALONE
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.share import Share
@@ -27,11 +28,11 @@ class _Shape:
 
 
 def meta_model(
-    config: AnyConfig, dtype: torch.dtype = torch.float32, has_fused_experts: bool = True
+    config: AnyConfig, dtype: torch.dtype = torch.float32, layout: ExpertLayout = FUSED
 ) -> LanguageModel:
     """The model of ``config`` in ``dtype``; it cannot run. Sizes: ``checkpoint.sizes``."""
     family = FAMILIES[config.model_type]
-    shapes = family.shapes(config, has_fused_experts)
+    shapes = family.shapes(config, layout)
     tensors = {name: _Shape(shape) for name, shape in shapes.items()}
     source = DenseSource(tensors, torch.device("meta"), dtype, family.float32)
     return family.build(config, source, Share(config, ALONE))

@@ -23,7 +23,6 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "use_double_wide_mlp": (False, None),
     "attn_logit_softcapping": (None,),
     "tie_word_embeddings": (True, None),
-    "quantization_config": (None,),
     "use_sliding_window": (True, None),
     "num_shared_experts": (0, None),
     "norm_topk_prob": (True, None),

@@ -19,6 +19,7 @@ from blockdiff.models.base import (
     ModelInfo,
     RoundBatch,
 )
+from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
 from blockdiff.models.layers.linear import concat_rows
@@ -79,7 +80,7 @@ class AttentionModel(LanguageModel):
         """The attention tensors of one layer, by name below the layer."""
 
     @classmethod
-    def shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
+    def shapes(cls, config: AttentionConfig, layout: ExpertLayout) -> Shapes:
         """Every tensor a checkpoint of this config must hold."""
         hidden, vocab = config.hidden_size, config.vocab_size
         found: Shapes = {cls.embedding_name: (vocab, hidden), "norm.weight": (hidden,)}
@@ -91,12 +92,12 @@ class AttentionModel(LanguageModel):
             if layer in config.dense_layers:
                 own |= _mlp_shapes("mlp.", config.intermediate_size, hidden)
             else:
-                own |= cls._router_shapes(config, has_fused_experts)
+                own |= cls._router_shapes(config, layout)
             found |= {f"layers.{layer}.{name}": shape for name, shape in own.items()}
         return found
 
     @classmethod
-    def _router_shapes(cls, config: AttentionConfig, has_fused_experts: bool) -> Shapes:
+    def _router_shapes(cls, config: AttentionConfig, layout: ExpertLayout) -> Shapes:
         router, hidden = config.router, config.hidden_size
         assert router is not None, "a config without experts has dense layers only"
         count, inner = router.num_experts, router.moe_intermediate_size
@@ -105,7 +106,7 @@ class AttentionModel(LanguageModel):
             found["mlp.gate.expert_bias"] = (count,)
         if router.shared_intermediate_size:
             found |= _mlp_shapes(cls.shared_expert_name, router.shared_intermediate_size, hidden)
-        return found | expert_shapes(count, inner, hidden, has_fused_experts)
+        return found | expert_shapes(layout, count, inner, hidden)
 
     def _feed_forward(self, source: WeightSource, layer: int) -> DenseMlp | RoutedExperts:
         own, router = f"layers.{layer}.mlp.", self.config.router

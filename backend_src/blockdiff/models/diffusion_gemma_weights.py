@@ -4,9 +4,12 @@ The decoder's tensors are the encoder's too; only each layer's scalar is the enc
 are without the ``model.`` prefix. Knows nothing of files.
 """
 
+from collections.abc import Container
+
 import torch
 
 from blockdiff.config import DiffusionGemmaConfig
+from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.group import Group
 from blockdiff.models.layers.canvas_attention import CanvasAttentionWeights
 from blockdiff.models.layers.linear import concat_rows
@@ -20,6 +23,7 @@ from blockdiff.models.layers.parallel_experts import (
 from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.weights import Shapes
 
+_ENCODER = "encoder.language_model."
 _NORMS = (
     "input_layernorm",
     "post_attention_layernorm",
@@ -31,8 +35,8 @@ _NORMS = (
 )
 
 
-def expected_shapes(config: DiffusionGemmaConfig, has_fused_experts: bool) -> Shapes:
-    """Every tensor a checkpoint of this config must hold; experts are always stored fused."""
+def expected_shapes(config: DiffusionGemmaConfig, layout: ExpertLayout) -> Shapes:
+    """Every tensor a checkpoint of this config must hold."""
     hidden = config.hidden_size
     found: Shapes = {
         "decoder.embed_tokens.weight": (config.vocab_size, hidden),
@@ -41,24 +45,20 @@ def expected_shapes(config: DiffusionGemmaConfig, has_fused_experts: bool) -> Sh
     }
     found |= _mlp_shapes("decoder.self_conditioning.", config)
     for layer in range(config.num_hidden_layers):
-        own = _layer_shapes(config, layer)
+        own = _layer_shapes(config, layer, layout)
         found |= {f"decoder.layers.{layer}.{name}": shape for name, shape in own.items()}
         found[f"encoder.language_model.layers.{layer}.layer_scalar"] = (1,)
     return found
 
 
-def tied_copies(config: DiffusionGemmaConfig) -> tuple[str, ...]:
-    """Names a checkpoint may hold besides: the encoder's and the head's copies of the decoder's."""
-    shared = (
-        name.removeprefix("decoder.")
-        for name in expected_shapes(config, True)
-        if name.startswith("decoder.") and not name.startswith("decoder.self_conditioning.")
-    )
-    copies = [f"encoder.language_model.{x}" for x in shared if not x.endswith(".layer_scalar")]
-    return (*copies, "lm_head.weight")
+def is_tied_copy(config: DiffusionGemmaConfig, name: str, needed: Container[str]) -> bool:
+    """Whether a stored tensor is the encoder's or the head's copy of one that is ``needed``."""
+    if not name.startswith(_ENCODER):
+        return name == "lm_head.weight"
+    return f"decoder.{name.removeprefix(_ENCODER)}" in needed
 
 
-def _layer_shapes(config: DiffusionGemmaConfig, layer: int) -> Shapes:
+def _layer_shapes(config: DiffusionGemmaConfig, layer: int, layout: ExpertLayout) -> Shapes:
     hidden, experts, inner = config.hidden_size, config.num_experts, config.moe_intermediate_size
     shape = config.attention(layer)
     queries = config.num_attention_heads * shape.head_dim
@@ -73,9 +73,9 @@ def _layer_shapes(config: DiffusionGemmaConfig, layer: int) -> Shapes:
         "router.proj.weight": (experts, hidden),
         "router.scale": (hidden,),
         "router.per_expert_scale": (experts,),
-        "experts.gate_up_proj": (experts, 2 * inner, hidden),
-        "experts.down_proj": (experts, hidden, inner),
     }
+    routed = layout.shapes(experts, inner, hidden)
+    found |= {f"experts.{name}": expert_shape for name, expert_shape in routed.items()}
     if shape.has_value_projection:
         found["self_attn.v_proj.weight"] = (keys, hidden)
     found |= {f"{name}.weight": (hidden,) for name in _NORMS}

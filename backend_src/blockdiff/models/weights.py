@@ -3,9 +3,12 @@
 Names are without the ``model.`` / ``model.language_model.`` prefix. Knows nothing of files.
 """
 
+from collections.abc import Container
+
 import torch
 
 from blockdiff.config import LINEAR, HybridConfig
+from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights
 from blockdiff.models.layers.gated_delta import GatedDeltaWeights, PreviewWeights
 from blockdiff.models.layers.linear import concat_rows
@@ -33,13 +36,13 @@ _PREVIEW_SUFFIXES = (
 )
 
 
-def unused_suffixes(config: HybridConfig) -> tuple[str, ...]:
-    """Ends of names that a checkpoint of this config may hold without their being used."""
-    is_spare = config.may_hold_preview_tensors and not config.has_preview_tensors
-    return _PREVIEW_SUFFIXES if is_spare else ()
+def is_spare(config: HybridConfig, name: str, needed: Container[str]) -> bool:
+    """Whether a stored tensor belongs to a formulation that this config does not use."""
+    has_spare = config.may_hold_preview_tensors and not config.has_preview_tensors
+    return has_spare and name.endswith(_PREVIEW_SUFFIXES)
 
 
-def expected_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
+def expected_shapes(config: HybridConfig, layout: ExpertLayout) -> Shapes:
     """Every tensor a checkpoint of this config must hold."""
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: Shapes = {"embed_tokens.weight": (vocab, hidden), "norm.weight": (hidden,)}
@@ -47,7 +50,7 @@ def expected_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
         shapes["lm_head.weight"] = (vocab, hidden)
     for layer, kind in enumerate(config.layer_types):
         own = _delta_shapes(config) if kind == LINEAR else _attention_shapes(config)
-        own |= _moe_shapes(config, has_fused_experts)
+        own |= _moe_shapes(config, layout)
         own |= {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in own.items()}
     return shapes
@@ -88,7 +91,7 @@ def _attention_shapes(config: HybridConfig) -> Shapes:
     }
 
 
-def _moe_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
+def _moe_shapes(config: HybridConfig, layout: ExpertLayout) -> Shapes:
     hidden, experts = config.hidden_size, config.num_experts
     inner, shared = config.moe_intermediate_size, config.shared_expert_intermediate_size
     shapes: Shapes = {
@@ -98,7 +101,7 @@ def _moe_shapes(config: HybridConfig, has_fused_experts: bool) -> Shapes:
         "mlp.shared_expert.up_proj.weight": (shared, hidden),
         "mlp.shared_expert.down_proj.weight": (hidden, shared),
     }
-    return shapes | expert_shapes(experts, inner, hidden, has_fused_experts)
+    return shapes | expert_shapes(layout, experts, inner, hidden)
 
 
 def delta_weights(source: WeightSource, layer: int, config: HybridConfig) -> GatedDeltaWeights:
@@ -158,16 +161,7 @@ def moe_weights(source: WeightSource, layer: int, config: HybridConfig) -> MoeWe
     return MoeWeights(torch.cat(rows), source.experts(names))
 
 
-def expert_shapes(num_experts: int, inner: int, hidden: int, has_fused_experts: bool) -> Shapes:
-    """Routed experts of one layer, in either layout."""
-    if has_fused_experts:
-        return {
-            "mlp.experts.gate_up_proj": (num_experts, 2 * inner, hidden),
-            "mlp.experts.down_proj": (num_experts, hidden, inner),
-        }
-    shapes: Shapes = {}
-    for expert in range(num_experts):
-        shapes[f"mlp.experts.{expert}.gate_proj.weight"] = (inner, hidden)
-        shapes[f"mlp.experts.{expert}.up_proj.weight"] = (inner, hidden)
-        shapes[f"mlp.experts.{expert}.down_proj.weight"] = (hidden, inner)
-    return shapes
+def expert_shapes(layout: ExpertLayout, num_experts: int, inner: int, hidden: int) -> Shapes:
+    """Routed experts of one layer."""
+    shapes = layout.shapes(num_experts, inner, hidden)
+    return {f"mlp.experts.{name}": shape for name, shape in shapes.items()}

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from blockdiff.config import parse_config
+from blockdiff.models.expert_layout import ONE_BY_ONE
 from blockdiff.models.registry import FAMILIES
 from tests.models.checkpoints import TINY
 
@@ -103,7 +104,7 @@ def write_random(folder: Path, config: dict[str, Any]) -> Path:
     parsed = parse_config(config)
     noise = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)).half() * 0.03
     tensors, start = {}, 0
-    for name, shape in FAMILIES[parsed.model_type].shapes(parsed, False).items():
+    for name, shape in FAMILIES[parsed.model_type].shapes(parsed, ONE_BY_ONE).items():
         # pieces of one pool of noise, each from another place
         size, start = math.prod(shape), (start + 7919) % len(noise)
         whole = noise.roll(-start).repeat(-(-size // len(noise)))

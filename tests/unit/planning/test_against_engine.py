@@ -17,6 +17,7 @@ from blockdiff.cli.plan import DEFAULT_SLOTS
 from blockdiff.config import DiffusionGemmaConfig, HybridConfig, load_config, parse_config
 from blockdiff.engine import EngineConfig, forward
 from blockdiff.errors import ConfigError
+from blockdiff.models.expert_layout import FUSED, ONE_BY_ONE, ExpertLayout
 from blockdiff.models.group import Alone
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.share import Share, check_divisible
@@ -36,14 +37,14 @@ RETURNING = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "104
 SLOTS, CONTEXT, PREFILL_ROWS = 4, 4096, 128
 
 
-@pytest.mark.parametrize("has_fused_experts", [False, True])
+@pytest.mark.parametrize("layout", [ONE_BY_ONE, FUSED], ids=["one by one", "fused"])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_parts_of_a_config_are_those_of_its_tensors(
-    config: dict[str, Any], has_fused_experts: bool
+    config: dict[str, Any], layout: ExpertLayout
 ) -> None:
     parsed = parse_config(config)
     counted: dict[str, int] = {}
-    for name, shape in FAMILIES[parsed.model_type].shapes(parsed, has_fused_experts).items():
+    for name, shape in FAMILIES[parsed.model_type].shapes(parsed, layout).items():
         group = group_of(name)
         counted[group] = counted.get(group, 0) + math.prod(shape)
     assert describe(parsed).parts == counted

@@ -19,7 +19,7 @@ from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine import uniform as rounds
 from blockdiff.errors import RequestError
-from blockdiff.models.base import ModelCaches, RoundBatch
+from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 
 from . import cases
 
@@ -32,9 +32,14 @@ EVERY = [
 
 
 def run(
-    case: str, entries: Sequence[dict[str, Any]], slots: int, budget: int = 512
+    model: BlockDiffusionModel,
+    case: str,
+    entries: Sequence[dict[str, Any]],
+    slots: int,
+    budget: int = 512,
 ) -> list[Outcome]:
-    model, jobs = cases.model(case), []
+    """Replays ``entries`` of ``case`` on its checkpoint, wherever that is loaded."""
+    jobs = []
     for uid, entry in enumerate(entries):
         fields = check_fields(parse_line(cases.as_line(entry)))
         request = build_request(fields, uid, model.info, None)
@@ -59,8 +64,8 @@ def check(entry: dict[str, Any], outcome: Outcome) -> None:
 class Recorder:
     """Notes what the engine sees and decides, step by step, of the one request that runs."""
 
-    def __init__(self, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.model = cases.model(case)
+    def __init__(self, model: BlockDiffusionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.model = model
         self.canvas_in: list[list[int]] = []
         self.logits: list[Tensor] = []
         self.steps: list[tuple[list[bool], list[int], bool]] = []
@@ -83,12 +88,13 @@ class Recorder:
         monkeypatch.setattr(rounds, "decide_step", noting_decide)
 
 
-@pytest.mark.parametrize(("case", "entry"), EVERY)
-def test_every_step_alone(
-    case: str, entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def check_every_step(
+    model: BlockDiffusionModel, case: str, entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(case, monkeypatch)
-    check(entry, run(case, [entry], slots=1)[0])
+    """Replays one entry alone; canvases, decisions and logits of each step as the reference's."""
+    with monkeypatch.context() as patch:
+        recorder = Recorder(model, patch)
+        check(entry, run(model, case, [entry], slots=1)[0])
     stored, step = cases.expected(case), 0
     for canvas in entry["expected"]["canvases"]:
         want = {role: stored[name] for role, name in canvas.items()}
@@ -106,14 +112,25 @@ def test_every_step_alone(
     assert step == len(recorder.steps)
 
 
+def check_together(model: BlockDiffusionModel, case: str, slots: int, budget: int) -> None:
+    """Requests of different parameters and lengths share rounds, their prompts in chunks."""
+    entries = [entry for entry in cases.entries(case) if entry["kind"] == "generate"]
+    for entry, outcome in zip(entries, run(model, case, entries, slots, budget), strict=True):
+        assert outcome.output_ids == entry["expected"]["token_ids"], entry["name"]
+        assert outcome.forwards.commit == 0
+
+
+@pytest.mark.parametrize(("case", "entry"), EVERY)
+def test_every_step_alone(
+    case: str, entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_every_step(cases.model(case), case, entry, monkeypatch)
+
+
 @pytest.mark.parametrize("case", cases.CANVAS_CASES)
 @pytest.mark.parametrize(("slots", "budget"), [(8, 512), (2, 7)])
 def test_together(case: str, slots: int, budget: int) -> None:
-    """Requests of different parameters and lengths share rounds, their prompts in chunks."""
-    entries = [entry for entry in cases.entries(case) if entry["kind"] == "generate"]
-    for entry, outcome in zip(entries, run(case, entries, slots, budget), strict=True):
-        assert outcome.output_ids == entry["expected"]["token_ids"], entry["name"]
-        assert outcome.forwards.commit == 0
+    check_together(cases.model(case), case, slots, budget)
 
 
 @pytest.mark.parametrize("case", cases.CANVAS_CASES)

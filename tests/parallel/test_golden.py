@@ -12,17 +12,18 @@ from blockdiff.cli.logit_requests import parse_request
 from blockdiff.cli.logit_runner import LogitRunner
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
-from blockdiff.cli.run_jobs import Outcome, run_jobs
-from blockdiff.core import DecodingParams, Mode, Request
+from blockdiff.cli.run_jobs import run_jobs
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.parallel.load import ParallelSettings, load_parallel
 from blockdiff.parallel.model import ParallelModel
 from tests.golden import cases
 from tests.golden.test_generate import CASES as GENERATE_CASES
 from tests.golden.test_generate import check, generate_entries
+from tests.golden.test_replay import check_every_step, check_together
 
-# one case per family, and the one whose key heads have to be copied
+from .answers import decode
+
+# one case per family, and those whose key heads have to be copied
 SHARED = [
     ("clover_moe/layers4_block8", 2),
     ("clover_moe/layers8_block32_bf16_fused_sharded", 4),
@@ -32,6 +33,7 @@ SHARED = [
     ("sdar/block4", 2),
     ("sdar_moe/block8_bf16_sharded", 2),
     ("diffusion_gemma/canvas8", 2),
+    ("diffusion_gemma/canvas16_bf16_sharded", 4),
 ]
 
 
@@ -70,9 +72,12 @@ def test_logits_and_states(shared: tuple[str, ParallelModel]) -> None:
             cases.assert_within(entry, role, got[role], tensor)
 
 
-def test_tokens(shared: tuple[str, ParallelModel]) -> None:
+def test_tokens(shared: tuple[str, ParallelModel], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every third golden entry, eight at a time; else the tokens that one process generates."""
     case, model = shared
+    if case in cases.CANVAS_CASES:
+        check_replays(model, case, monkeypatch)
+        # the draws of a replay are given, those of a server are made
     if case not in GENERATE_CASES:
         assert decode(model) == decode(cases.model(case))  # type: ignore[arg-type]
         return
@@ -86,18 +91,8 @@ def test_tokens(shared: tuple[str, ParallelModel]) -> None:
         check(entry, outcome)
 
 
-def decode(model: BlockDiffusionModel) -> list[list[int]]:
-    """Tokens of requests that prefill in chunks, start while others run and decode both ways."""
-    if model.info.uniform is not None:
-        decoding = DecodingParams(denoise_steps=6, entropy_bound=0.7)
-    elif model.info.mask_token_id >= 0:
-        decoding = DecodingParams(threshold=0.6)
-    else:
-        decoding = DecodingParams(Mode.AUTOREGRESSIVE)
-    jobs = [
-        Job(Request(uid, tuple(range(2, 5 + 9 * uid)), 24, decoding=decoding), None)
-        for uid in range(5)
-    ]
-    engine = Engine(model, EngineConfig(max_slots=3, max_context=128, prefill_token_budget=16))
-    outcomes: list[Outcome] = run_jobs(engine, jobs)
-    return [outcome.output_ids for outcome in outcomes]
+def check_replays(model: ParallelModel, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All golden canvases in mixed rounds, and every third alone, step by step."""
+    check_together(model, case, slots=2, budget=7)
+    for entry in [entry for entry in cases.entries(case) if entry["kind"] == "generate"][::3]:
+        check_every_step(model, case, entry, monkeypatch)

@@ -70,7 +70,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "clover_moe, wide shared expert": {**HYBRID, "shared_expert_intermediate_size": 20},
     "clover_moe, tied": {**HYBRID, "tie_word_embeddings": True},
     "qwen3": TRUNK,
+    "qwen3, tied": {**TRUNK, "tie_word_embeddings": True},
     "qwen3_moe": MOE,
+    "qwen3_moe, blocks": {**MOE, "mask_token_id": 31, "block_size": 8},
     "llada2_moe, shared experts": LLADA,
     "llada2_moe, pools": {**LLADA, "expert_capacity": 4},
 }
@@ -160,36 +162,39 @@ def test_logits_are_those_of_the_whole_model(name: str, size: int, tmp_path: Pat
             torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
 
 
+def canvases(group: Group, dtype: str = "float32") -> list[Tensor]:
+    """Logits, signals and states of a prefill and of three steps of the canvas after it."""
+    model = load_model(FIXTURES / "diffusion_gemma" / "canvas8", dtype=dtype, group=group)
+    assert isinstance(model, DiffusionGemmaModel)
+    caches = model.new_caches(1, 32)
+    prefill = Segment(Phase.PREFILL, 0, 0, range(3, 16), (12,))
+    canvas = Segment(Phase.PREVIEW, 0, 13, range(40, 48), range(8))
+    found = [model.forward(RoundBatch.from_segments([prefill]), caches)]
+    for _ in range(3):
+        logits = model.forward(RoundBatch.from_segments([canvas]), caches)
+        found += [logits, model.expect(logits)]
+        places = torch.arange(8)
+        model.store_signals(caches, found[-1], torch.zeros_like(places), places)
+    states = model.slot_states(caches, 0, 13)
+    return found + [states[name] for name in sorted(states)]
+
+
 def test_canvases_with_signals_on_four_ranks() -> None:
     """Two key heads in one kind of layer, one in the other: both are copied."""
-    folder = FIXTURES / "diffusion_gemma" / "canvas8"
-
-    def run(group: Group) -> list[Tensor]:
-        model = load_model(folder, group=group)
-        assert isinstance(model, DiffusionGemmaModel)
-        caches = model.new_caches(1, 32)
-        prefill = Segment(Phase.PREFILL, 0, 0, range(3, 16), (12,))
-        canvas = Segment(Phase.PREVIEW, 0, 13, range(40, 48), range(8))
-        found = [model.forward(RoundBatch.from_segments([prefill]), caches)]
-        for _ in range(3):
-            logits = model.forward(RoundBatch.from_segments([canvas]), caches)
-            found += [logits, model.expect(logits)]
-            places = torch.arange(8)
-            model.store_signals(caches, found[-1], torch.zeros_like(places), places)
-        states = model.slot_states(caches, 0, 13)
-        return found + [states[name] for name in sorted(states)]
-
-    want = run(ALONE)
-    for got in on_all_ranks(4, run):
+    want = canvases(ALONE)
+    for got in on_all_ranks(4, canvases):
         for one, other in zip(got, want, strict=True):
             torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
 
 
-def test_ranks_agree_to_the_bit_in_bfloat16(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["clover_moe", "diffusion_gemma"])
+def test_ranks_agree_to_the_bit_in_bfloat16(family: str, tmp_path: Path) -> None:
     """They route by their own copies of the rows, so a difference would take experts apart."""
     folder = checkpoint(tmp_path, HYBRID, is_fused=False)
 
     def run(group: ThreadGroup) -> list[Tensor]:
+        if family == "diffusion_gemma":
+            return canvases(group, "bfloat16")
         return rounds(load_model(folder, dtype="bfloat16", group=group))
 
     first, *others = on_all_ranks(4, run)

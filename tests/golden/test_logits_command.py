@@ -102,6 +102,7 @@ def test_preview_without_block_ids_is_all_masks(tmp_path: Path) -> None:
         ("{", "line 1: not JSON"),
         ("[]", "line 1: must be a JSON object"),
         ('{"phase": "prefill", "input_ids": [1]}', "name is None"),
+        (r'{"name": "\ud800", "phase": "prefill", "input_ids": [1]}', r"name is '\ud800'"),
         ('{"name": "a", "phase": "jump", "input_ids": [1]}', "phase is 'jump'"),
         ('{"name": "a", "kind": "generate", "input_ids": [1]}', "kind is 'generate'"),
         ('{"name": "a", "phase": "prefill", "input_ids": []}', "input_ids is empty"),

@@ -66,12 +66,17 @@ def read_requests(path: Path, info: ModelInfo, formulation: str) -> list[LogitRe
         if not isinstance(fields, dict):
             raise RequestError(f"{place}must be a JSON object")
         name = fields.get("name")
-        if not isinstance(name, str) or not name or name in found:
+        if not isinstance(name, str) or not name or not _is_utf8(name) or name in found:
             raise RequestError(f"{place}name is {name!r}; must be a text that no other line has")
         found[name] = parse_request(fields, info, formulation, place)
     if not found:
         raise RequestError(f"--requests {path}: holds no request")
     return list(found.values())
+
+
+def _is_utf8(text: str) -> bool:
+    # an escape in JSON may give a lone surrogate, which no file of tensors can hold
+    return text == text.encode("utf-8", "ignore").decode("utf-8")
 
 
 def parse_request(

@@ -57,6 +57,7 @@ def test_every_command_has_help_with_examples(capsys, name):
         (["nothing"], "No such command 'nothing'"),
         (["serve"], "Missing option '--model'"),
         (["serve", "--model", "x", "--slots", "0"], "'--slots'"),
+        (["serve", "--model", "x", "--slots", "4097"], "'--slots'"),
         (["serve", "--model", "/nothing"], "model folder /nothing: not found"),
         (["serve", "--model", "/nothing", "--format", "xml"], "allowed are text and json"),
         (["doctor", "--format", "xml"], "allowed are table and json"),

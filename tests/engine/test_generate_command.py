@@ -195,6 +195,15 @@ def test_flags_are_defaults_for_lines(command: Command, tmp_path: Path) -> None:
         ({"input_ids": [1], "strategy": "low_confidence_dynamic"}, ["strategy", "threshold"]),
         ({"input_ids": [1], "steps": 2, "denoise_steps": 2}, ["denoise_steps", "only one"]),
         ({"input_ids": [1], "steps": 2, "transfer_schedule": [1, 1]}, ["transfer_schedule"]),
+        (
+            {"input_ids": [1], "steps": 2**60, "transfer_schedule": [1, 1]},
+            ["transfer_schedule", "2 entries"],
+        ),
+        (
+            {"input_ids": [1], "block_length": 2**60, "transfer_schedule": [1]},
+            ["transfer_schedule", "1 entries"],
+        ),
+        ({"input_ids": [1], "minimal_topk": 2}, ["minimal_topk", "steps"]),
         ({"input_ids": [1], "steps": 2, "effective_steps": 1}, ["effective_steps"]),
         ({"input_ids": [1], "arrive_after_seconds": -1}, ["arrive_after_seconds"]),
         ({"input_ids": [1], "stop": ["a"]}, ["stop_strings", "tokenizer"]),

@@ -55,6 +55,7 @@ def refusal(wanted: Request, engine: Engine | None = None) -> str:
         ({"threshold": NAN}, ["threshold", "nan"]),
         ({"mode": Mode.AUTOREGRESSIVE, "threshold": 0.5}, ["threshold", "autoregressive"]),
         ({"mode": Mode.AUTOREGRESSIVE, "denoise_steps": 2}, ["denoise_steps", "autoregressive"]),
+        ({"mode": Mode.AUTOREGRESSIVE, "entropy_bound": 0.5}, ["entropy_bound", "autoregressive"]),
     ],
     ids=str,
 )

@@ -102,6 +102,7 @@ def test_preview_without_block_ids_is_all_masks(tmp_path: Path) -> None:
         ("{", "line 1: not JSON"),
         ("[]", "line 1: must be a JSON object"),
         ('{"phase": "prefill", "input_ids": [1]}', "name is None"),
+        (r'{"name": "\ud800", "phase": "prefill", "input_ids": [1]}', r"name is '\ud800'"),
         ('{"name": "a", "phase": "jump", "input_ids": [1]}', "phase is 'jump'"),
         ('{"name": "a", "kind": "generate", "input_ids": [1]}', "kind is 'generate'"),
         ('{"name": "a", "phase": "prefill", "input_ids": []}', "input_ids is empty"),
@@ -110,6 +111,9 @@ def test_preview_without_block_ids_is_all_masks(tmp_path: Path) -> None:
         ('{"name": "a", "phase": "prefill", "input_ids": 3}', "must be a list"),
         ('{"name": "a", "phase": "prefill", "input_ids": [1], "block_ids": [1]}', "no meaning"),
         ('{"name": "a", "phase": "commit", "input_ids": [1]}', "block_ids is empty or missing"),
+        ('{"name": "a", "kind": [], "input_ids": [1]}', "kind is []"),
+        ('{"name": "a", "phase": "prefill", "input_ids": [1], "expected": 1}', "expected must be"),
+        ('{"name": ' + "[" * 100_000, "line 1: not JSON"),
         (
             '{"name": "a", "phase": "preview", "block_ids": [1, 2], "block_length": 1}',
             "block_length allows 1",
@@ -164,3 +168,13 @@ def test_bad_usage(
     error = capsys.readouterr().err
     assert text in error
     assert error.count("\n") == 1
+
+
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    """Other separators of lines may stand in a JSON text as they are."""
+    lines, out = tmp_path / "requests.jsonl", tmp_path / "out.safetensors"
+    fields = {"name": "a", "phase": "prefill", "input_ids": [1], "description": "one\u2028two"}
+    lines.write_text(json.dumps(fields, ensure_ascii=False) + "\r\n", encoding="utf-8", newline="")
+    words = ["logits", "--model", MODEL, "--requests", str(lines), "--out", str(out)]
+    assert run(words) == 0
+    assert "a/logits" in load_file(out)

@@ -91,3 +91,23 @@ def test_the_trunk_refuses_them_too(key: str, value: object) -> None:
 
 def test_what_asks_for_nothing_is_fine() -> None:
     parse_config({**TINY, "mlp_bias": False, "clip_qkv": None, "n_routed_experts": 0})
+
+
+def test_numbers_that_no_float_can_hold_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"partial_rotary_factor is 1000.*\.\.\.; it must be"
+    ) as e:
+        parse_config({**CONFIGS["llada2_moe"], "partial_rotary_factor": 10**400})
+    assert len(str(e.value)) < 400
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a":' * 100_000)
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read as JSON \(nested too"):
+        unused_keys(tmp_path)
+
+
+def test_end_tokens_that_the_other_file_overrules_are_no_unknown_key(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 2}')
+    config = {**CONFIGS["llada2_moe"], "eos_token_id": 1}
+    assert unused_keys(folder_with(config, tmp_path)) == ()

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from blockdiff.config import AnyConfig, HybridConfig, load_config
+from blockdiff.config import AnyConfig, DiffusionGemmaConfig, HybridConfig, load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.cuts import find_cut, make_cuts
 from blockdiff.models.expert_layout import FUSED
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.share import Share, check_divisible
+from blockdiff.planning.families import describe
+from blockdiff.planning.split import split_problem
 from tests.golden import cases
 
 
@@ -114,3 +116,20 @@ def test_what_does_not_divide_is_named(
         check_divisible(changed, size)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("sliding", "num_key_value_heads"), ("full", "num_global_key_value_heads")],
+)
+def test_key_heads_of_either_kind_of_layer_must_divide(kind: str, key: str) -> None:
+    """By the engine and by the planner."""
+    config = config_of("diffusion_gemma/canvas8")
+    assert isinstance(config, DiffusionGemmaConfig)
+    shape = replace(getattr(config, kind), kv_heads=3)
+    changes: dict[str, Any] = {"num_attention_heads": 12, kind: shape}
+    changed = replace(config, **changes)
+    with pytest.raises(ConfigError, match=f"{key} is 3; for tensor_parallel 4"):
+        check_divisible(changed, 4)
+    refused = split_problem(describe(changed), 4)
+    assert refused is not None and "key heads (3)" in refused

@@ -11,10 +11,9 @@ from pathlib import Path
 from blockdiff.checkpoint.stored import ReadLog, Shard, StoredTensor
 from blockdiff.config import read_json
 from blockdiff.errors import ConfigError
-from blockdiff.weights.headers import INDEX, read_file_header
+from blockdiff.weights.headers import INDEX, SINGLE, check_file_names, read_file_header
 from blockdiff.weights.ranges import describe
 
-SINGLE = "model.safetensors"
 PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 # parts of multimodal and multi-token-prediction checkpoints that text generation never uses
 IGNORED = (
@@ -99,6 +98,5 @@ def _read_index(folder: Path) -> Mapping[str, str]:
     weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConfigError(f"{folder / INDEX}: weight_map must map tensor names to file names")
-    if any(not isinstance(n, str) or Path(n).name != n for n in weight_map.values()):
-        raise ConfigError(f"{folder / INDEX}: weight_map may only name files beside it")
+    check_file_names(folder, weight_map.values())
     return weight_map

@@ -50,7 +50,8 @@ class LogitRequest:
 def read_requests(path: Path, info: ModelInfo, formulation: str) -> list[LogitRequest]:
     """Requests of a JSON-lines file; names must be there and differ."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # not splitlines: JSON texts may hold other line separators as they are
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--requests {path}: cannot be read ({error})") from None
     found: dict[str, LogitRequest] = {}
@@ -60,17 +61,22 @@ def read_requests(path: Path, info: ModelInfo, formulation: str) -> list[LogitRe
         place = f"{path.name} line {number}: "
         try:
             fields = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"{place}not JSON ({error})") from None
         if not isinstance(fields, dict):
             raise RequestError(f"{place}must be a JSON object")
         name = fields.get("name")
-        if not isinstance(name, str) or not name or name in found:
+        if not isinstance(name, str) or not name or not _is_utf8(name) or name in found:
             raise RequestError(f"{place}name is {name!r}; must be a text that no other line has")
         found[name] = parse_request(fields, info, formulation, place)
     if not found:
         raise RequestError(f"--requests {path}: holds no request")
     return list(found.values())
+
+
+def _is_utf8(text: str) -> bool:
+    # an escape in JSON may give a lone surrogate, which no file of tensors can hold
+    return text == text.encode("utf-8", "ignore").decode("utf-8")
 
 
 def parse_request(
@@ -81,7 +87,7 @@ def parse_request(
     phase = _phase(values, place)
     _options(values, info, formulation, place)
     ids = {f: _ids(values, f, info, place) for f in ID_FIELDS if values.get(f) is not None}
-    wants_trace = any(role in TRACED_ROLES for role in values.get("expected") or ())
+    wants_trace = _wants_trace(values, place)
     if phase == "prefill":
         _only(ids, ("input_ids",), phase, place)
         prompt = ids.get("input_ids", ())
@@ -133,6 +139,13 @@ def _merge(fields: Mapping[str, Any], place: str) -> dict[str, Any]:
     return values
 
 
+def _wants_trace(values: Mapping[str, Any], place: str) -> bool:
+    expected = values.get("expected") or {}
+    if not isinstance(expected, Mapping):
+        raise RequestError(f"{place}expected must be an object of roles")
+    return any(role in TRACED_ROLES for role in expected)
+
+
 def _signal(values: Mapping[str, Any], phase: str, formulation: str, place: str) -> str | None:
     """The name of the recorded logits of the step before, where the family uses them."""
     inputs, is_wanted = values.get("inputs"), values.get("self_conditioning")
@@ -152,7 +165,7 @@ def _signal(values: Mapping[str, Any], phase: str, formulation: str, place: str)
 
 def _phase(values: Mapping[str, Any], place: str) -> str:
     kind = values.get("kind")
-    if kind is not None and kind not in KINDS:
+    if kind is not None and (not isinstance(kind, str) or kind not in KINDS):
         raise RequestError(f"{place}kind is {kind!r}; must be one of {sorted(KINDS)}")
     phase = values.get("phase", KINDS.get(kind) if kind is not None else None)
     if phase not in PHASES:

@@ -168,7 +168,8 @@ def usage_message(error: Exception) -> str | None:
 
 def fail(message: object, code: int) -> int:
     """Print one line of error; returns the exit code."""
-    line = " ".join(str(message).split())
+    # names in files may hold anything, also what a terminal would obey
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(message).split()))
     print(f"blockdiff: {line}", file=sys.stderr)
     return code
 

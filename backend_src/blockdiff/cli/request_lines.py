@@ -219,9 +219,7 @@ def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
     if steps is None and line.strategy == "low_confidence_static":
         steps = block_length
     if line.transfer_schedule is not None:
-        schedule = scheduled_counts(block_length, steps or block_length)
-        if line.transfer_schedule != schedule:
-            raise RequestError(f"transfer_schedule: must be {schedule} for these steps")
+        _check_schedule(line.transfer_schedule, block_length, steps or block_length)
     if line.steps is not None and steps is not None:
         # the references take more steps than positions, which leaves steps without a share
         steps = min(steps, block_length)
@@ -247,6 +245,15 @@ def _decoding(line: RequestLine, info: ModelInfo) -> DecodingParams:
     )
 
 
+def _check_schedule(given: list[int], block_length: int, steps: int) -> None:
+    # the lengths first: a schedule of as many entries as a line may ask for need not fit in memory
+    if len(given) != steps:
+        raise RequestError(f"transfer_schedule: has {len(given)} entries, for {steps} steps")
+    schedule = scheduled_counts(block_length, steps)
+    if given != schedule:
+        raise RequestError(f"transfer_schedule: must be {schedule} for these steps")
+
+
 def _threshold(line: RequestLine) -> float | None:
     needs = {"low_confidence_static": False, "low_confidence_dynamic": True}.get(
         line.strategy or ""
@@ -259,7 +266,9 @@ def _threshold(line: RequestLine) -> float | None:
 
 def _denoise_steps(line: RequestLine) -> int | None:
     steps: int | None = _only_one(line, "denoise_steps", "steps", "max_denoising_steps")
-    if line.minimal_topk is not None and steps is not None:
+    if line.minimal_topk is not None:
+        if steps is None:
+            raise RequestError(f"minimal_topk: {line.minimal_topk} limits steps; give steps too")
         steps = max(min(steps, line.max_tokens // line.minimal_topk), 1)
     if line.effective_steps is not None and line.effective_steps != steps:
         raise RequestError(

@@ -191,7 +191,9 @@ def serve(
     http_port: Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
     metrics_port: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
-    slots: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 8.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Requests that run at once; 8.")
+    ] = None,
     max_queue_size: Annotated[
         int | None, typer.Option(min=0, help="Requests that wait; more are refused. 64.")
     ] = None,

@@ -15,6 +15,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: file not found") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON ({error})") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: cannot be read as JSON (nested too deeply)") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: must hold a JSON object, not {type(value).__name__}")
     return value

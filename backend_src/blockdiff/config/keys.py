@@ -3,7 +3,6 @@
 Knows nothing of families or of what a key is used for.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from blockdiff.errors import ConfigError
 
 # values by which a config says that it does without
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, [], {}, "")
+_LONGEST_SHOWN = 120  # characters of a value in an error text
 
 
 class Keys:
@@ -37,7 +37,10 @@ class Keys:
         place = self.prefix if ": " in self.prefix else f"config.json: {self.prefix}"
         if key not in self.values:
             return ConfigError(f"{place}{key} is missing; it must be {allowed}")
-        return ConfigError(f"{place}{key} is {self.values[key]!r}; it must be {allowed}")
+        shown = repr(self.values[key])
+        if len(shown) > _LONGEST_SHOWN:
+            shown = f"{shown[:_LONGEST_SHOWN]}..."
+        return ConfigError(f"{place}{key} is {shown}; it must be {allowed}")
 
     def integer(
         self, key: str, default: int | None = None, low: int = 1, high: int = 2**31 - 1
@@ -55,7 +58,8 @@ class Keys:
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(key, f"a number above {low} up to {high}")
-        if not math.isfinite(value) or not low < value <= high:
+        # compared before it is converted: JSON has integers that no float can hold
+        if not low < value <= high:
             raise self.error(key, f"a number above {low} up to {high}")
         return float(value)
 

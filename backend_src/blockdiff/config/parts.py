@@ -71,6 +71,8 @@ def read_mask_token(keys: Keys, is_required: bool) -> int | None:
 def read_eos_tokens(keys: Keys, generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     """generation_config.json wins over config.json, as it does for the reference loaders."""
     source = Keys(generation, "generation_config.json: ") if "eos_token_id" in generation else keys
+    # a config's own ids are known too where the other file has better ones
+    keys.read.add("eos_token_id")
     value = source.get("eos_token_id")
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if any(type(i) is not int or not 0 <= i < vocab_size for i in ids):

@@ -206,7 +206,7 @@ def _check_autoregressive(decoding: DecodingParams, info: ModelInfo) -> None:
         raise UnsupportedError(
             f"algorithm: {decoding.algorithm} has no meaning in autoregressive mode; leave it out"
         )
-    for field in ("denoise_steps", "threshold", "editing_threshold"):
+    for field in ("denoise_steps", "threshold", "entropy_bound", "editing_threshold"):
         if (value := getattr(decoding, field)) is not None:
             raise UnsupportedError(
                 f"{field}: {value} has no meaning in autoregressive mode; leave it out"

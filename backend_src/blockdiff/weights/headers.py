@@ -5,17 +5,20 @@ Needs neither torch nor the tensors' bytes. Knows nothing of which tensors a mod
 
 import json
 import math
-import os
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from blockdiff.config import read_json
 from blockdiff.errors import ConfigError
+from blockdiff.weights.hashing import FileState
 
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 SUFFIX = ".safetensors"
+_LONGEST_NAME = 255  # bytes of a file name
 # The format's own limit; a larger length is a file that is not safetensors.
 LONGEST_HEADER = 100_000_000
 BITS = {
@@ -77,8 +80,10 @@ def read_headers(path: Path) -> list[TensorHeader]:
 
 
 def shard_names(folder: Path) -> list[str]:
-    """The files that hold the tensors: those of the index, else every one that is there."""
-    if not (folder / INDEX).is_file():
+    """The files that hold the tensors: those of the index, else the single one, else all."""
+    if not (folder / INDEX).exists():
+        if (folder / SINGLE).exists():
+            return [SINGLE]
         names = sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
         if not names:
             raise ConfigError(f"{folder}: has neither {INDEX} nor any {SUFFIX} file")
@@ -86,19 +91,32 @@ def shard_names(folder: Path) -> list[str]:
     weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConfigError(f"{folder / INDEX}: weight_map must map tensor names to file names")
-    files = list(dict.fromkeys(weight_map.values()))
-    if any(not isinstance(name, str) or Path(name).name != name for name in files):
-        raise ConfigError(f"{folder / INDEX}: weight_map may only name files beside it")
+    check_file_names(folder, weight_map.values())
+    files = set(weight_map.values())
     for name in files:
         if not (folder / name).is_file():
             raise ConfigError(f"{folder}: {name} is missing; {INDEX} names it")
     return sorted(files)
 
 
+def check_file_names(folder: Path, names: Iterable[Any]) -> None:
+    """Raise ConfigError where what an index names cannot be files beside it."""
+    for name in names:
+        is_plain = isinstance(name, str) and name == Path(name).name and name not in ("", "..")
+        if not is_plain or len(_printable(name).encode()) > _LONGEST_NAME:
+            raise ConfigError(f"{folder / INDEX}: weight_map may only name files beside it")
+
+
+def _printable(name: str) -> str:
+    """Lone surrogates and the like as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def read_file_header(path: Path) -> list[TensorHeader]:
     """The tensors of one file; a header that does not fit the file is a ConfigError."""
+    # opening a pipe would wait for a writer
+    size = FileState.of(path).size
     try:
-        size = os.path.getsize(path)
         with path.open("rb") as file:
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
@@ -133,8 +151,10 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorHeader:
         if any(type(n) is not int or n < 0 for n in (*shape, start, end)):
             raise ValueError("negative or not whole")
         bits = BITS[dtype] * math.prod(shape)
+        name.encode("utf-8")
     except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{path}: damaged; the header's entry of {name} is not valid") from None
+        shown = _printable(name)
+        raise ConfigError(f"{path}: damaged; the header's entry of {shown} is not valid") from None
     if bits != 8 * (end - start):
         raise ConfigError(f"{path}: damaged; {name} has {end - start} bytes for {bits // 8}")
     return TensorHeader(name, path.name, dtype, shape, end - start, data_start + start)

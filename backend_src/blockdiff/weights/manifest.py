@@ -65,8 +65,11 @@ def write_manifest(
     progress: Progress | None = None,
 ) -> Manifest:
     """Hash every file of ``folder`` and write its manifest there, whole or not at all."""
+    for field, text in (("source", source), ("revision", revision), ("initialised", initialised)):
+        _check_text(field, text or "")
     states = {}
     for name in file_names(folder):
+        _check_text("file name", name)
         states[name] = FileState.of(folder / name)
     if not states:
         raise ConfigError(f"{folder}: holds no files to list")
@@ -121,6 +124,14 @@ def file_names(folder: Path) -> list[str]:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: not found; give a folder with weights")
     return sorted(name for name in _walk(folder) if name != MANIFEST)
+
+
+def _check_text(field: str, text: str) -> None:
+    """Bytes of the command line and of file names need not be text; what JSON can hold is."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(f"{field} {text!r} must be UTF-8 text; write or rename it so") from None
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ Knows hashes and file states; an interrupted run leaves a state file and the nex
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -128,7 +129,7 @@ def _compare_names_and_sizes(
         problems[extra] = Problem(extra, "extra", "is not in the manifest")
     for file in manifest.files:
         # A manifest may list hidden files; the walk over the folder leaves them out.
-        if file.name not in present and not (folder / file.name).is_file():
+        if file.name not in present and not os.path.isfile(folder / file.name):
             problems[file.name] = Problem(file.name, "missing", "is missing")
             continue
         try:

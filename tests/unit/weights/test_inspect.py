@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +136,39 @@ def test_a_wrong_shape_and_a_double_name_are_named(folder: Path, blockdiff: Run)
     shard(folder).unlink()
     code, _, error = blockdiff("weights", "inspect", folder)
     assert code == 2 and "stored twice" in error
+
+
+@pytest.mark.parametrize("named", [["x"], {}, "", "..", "a/b", "x" * 256, "\ud800" * 200, None])
+def test_an_index_may_only_name_files_beside_it(folder: Path, blockdiff: Run, named: Any) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": named}}))
+    code, _, error = blockdiff("weights", "inspect", folder)
+    assert code == 2 and "may only name files beside it" in error and error.count("\n") == 1
+
+
+def test_other_files_beside_a_single_one_are_not_counted(folder: Path, blockdiff: Run) -> None:
+    """As in loading: what lies beside the model is not the model."""
+    (folder / "model.safetensors.index.json").unlink()
+    write_shard(folder / "model.safetensors", {"x": ("BF16", [1], b"ab")})
+    code, out, _ = blockdiff("weights", "inspect", folder, "--format", "json")
+    assert code == 0 and json.loads(out)["files"] == ["model.safetensors"]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, blockdiff: Run) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    code, _, error = blockdiff("weights", "inspect", tmp_path)
+    assert code == 2 and "is not a regular file" in error
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, blockdiff: Run) -> None:
+    write_shard(tmp_path / "model.safetensors", {"\ud800": ("BF16", [1], b"ab")})
+    code, _, error = blockdiff("weights", "inspect", tmp_path)
+    assert code == 2 and r"entry of \ud800 is not valid" in error
+
+
+def test_what_a_terminal_would_obey_is_shown_not_sent(tmp_path: Path, blockdiff: Run) -> None:
+    write_shard(tmp_path / "model.safetensors", {"\x1b[2Jx": ("BF16", [2], b"ab")})
+    code, _, error = blockdiff("weights", "inspect", tmp_path)
+    assert code == 2 and r"\x1b[2Jx has 2 bytes for 4" in error and "\x1b" not in error
 
 
 def test_files_are_inspected_without_torch(folder: Path) -> None:

@@ -63,6 +63,15 @@ def test_what_cannot_be_listed_is_refused(tmp_path: Path, blockdiff: Run) -> Non
     assert code == 2 and "not a regular file" in error
 
 
+def test_names_that_are_no_text_are_refused(folder: Path, blockdiff: Run) -> None:
+    code, _, error = blockdiff("weights", "manifest", folder, "--source", "\udcff")
+    assert code == 2 and "source" in error and "UTF-8" in error
+    os.close(os.open(os.fsencode(folder) + b"/bad\xff", os.O_CREAT | os.O_WRONLY))
+    code, _, error = blockdiff("weights", "manifest", folder)
+    assert code == 2 and r"bad\udcff" in error and "UTF-8" in error
+    assert not (folder / MANIFEST).exists()
+
+
 def test_linked_files_count_as_files(folder: Path, tmp_path: Path, blockdiff: Run) -> None:
     """Download caches keep the content elsewhere and link to it."""
     shard = folder / "model-00001-of-00002.safetensors"

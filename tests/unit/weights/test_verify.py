@@ -204,3 +204,12 @@ def test_no_manifest_and_no_folder(folder: Path, blockdiff: Run) -> None:
     assert code == 2 and "not found" in error
     (folder / MANIFEST).write_text("{")
     assert blockdiff("weights", "verify", folder)[0] == 2
+
+
+def test_a_name_too_long_for_a_file_is_a_missing_file(folder: Path) -> None:
+    write_manifest(folder)
+    listed = json.loads((folder / MANIFEST).read_text())
+    listed["files"][0]["name"] = "x" * 5000
+    (folder / MANIFEST).write_text(json.dumps(listed))
+    kinds = {problem.file: problem.kind for problem in verify(folder).problems}
+    assert kinds["x" * 5000] == "missing"

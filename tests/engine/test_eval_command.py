@@ -133,6 +133,8 @@ def test_the_table_shows_tasks_and_says_what_is_counted(
         (["--thresholds", "", "--steps", "", "--no-autoregressive"], ["nothing to measure"]),
         (["--prompts", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["--max-tokens", "9999"], ["max_tokens", "9999"]),
+        (["--png", "nowhere/q.png"], ["png", "nowhere/q.png", "folder that exists"]),
+        (["--out", "/"], ["out: / must be a file"]),
     ],
 )
 def test_bad_flags_are_one_clear_line(

@@ -172,6 +172,25 @@ def test_replays_that_cannot_work(
     assert text in error, error
 
 
+def test_a_record_that_ends_fails_its_own_request_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = "diffusion_gemma/canvas8"
+    entry = next(e for e in cases.entries(case) if e["name"] == "two_canvases")
+    longer = {**entry, "name": "longer", "params": {**entry["params"], "max_tokens": 24}}
+    lines = tmp_path / "requests.jsonl"
+    lines.write_text(json.dumps(longer) + "\n" + json.dumps(entry))
+    folder = str(cases.FIXTURES / case)
+    words = ["generate", "--model", folder, "--requests", str(lines), "--format", "json"]
+    assert run_command(words) == 1
+    out, err = capsys.readouterr()
+    failed, whole = map(json.loads, out.splitlines())
+    assert whole["output_ids"] == entry["expected"]["token_ids"] and "error" not in whole
+    assert failed["output_ids"] == whole["output_ids"] and failed["finish_reason"] is None
+    assert "line 1: inputs: the recorded draws end before step 0 of canvas 2" in failed["error"]
+    assert "Traceback" not in err and failed["error"] in err.splitlines()[-1]
+
+
 def test_recorded_ids_are_checked(tmp_path: Path) -> None:
     model = cases.model("diffusion_gemma/canvas8")
     names = {"start_canvas": ["a"], "sampled": ["b"], "random": ["b"]}

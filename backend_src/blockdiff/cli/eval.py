@@ -5,7 +5,7 @@ Knows flags, the prompts file and where results go.
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -102,6 +102,7 @@ def evaluate(
     """Measure exact match, tokens per forward and tokens/s per task, for many decoding settings."""
     numbers = _numbers("thresholds", thresholds, float), _numbers("steps", steps, int)
     path = prompts or model / PROMPTS_FILE
+    _check_folders({"png": png, "out": out})
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
@@ -138,6 +139,13 @@ def evaluate(
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     else:
         print_table(scores, _console())
+
+
+def _check_folders(files: Mapping[str, Path | None]) -> None:
+    """A result that cannot be written is noticed before an hour of measuring."""
+    for flag, path in files.items():
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ConfigError(f"{flag}: {path} must be a file in a folder that exists")
 
 
 def _console() -> Console:

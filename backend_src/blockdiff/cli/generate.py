@@ -114,8 +114,15 @@ def generate(
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
     engine = _build_engine(loaded, tokenizer, jobs, concurrency, draws)
     show = _print_json if output is OutputFormat.json else _print_text
-    outcomes = _run(engine, jobs, lambda outcome: show(outcome, engine, tokenizer))
-    require_success(outcomes)
+    ended = {} if draws is None else draws.ended
+
+    def finish(outcome: Outcome) -> None:
+        end = ended.get(outcome.job.request.uid)
+        if end is not None:
+            outcome.fail_from(end.block, outcome.job.place + end.text)
+        show(outcome, engine, tokenizer)
+
+    require_success(_run(engine, jobs, finish))
 
 
 class _Line(NamedTuple):

@@ -22,6 +22,14 @@ _NO_ID = -1
 
 
 @dataclass(frozen=True)
+class ReplayEnd:
+    """Where a run asked for a draw that was not recorded."""
+
+    block: int
+    text: str
+
+
+@dataclass(frozen=True)
 class CanvasDraws:
     """The draws of one canvas of B places."""
 
@@ -31,9 +39,14 @@ class CanvasDraws:
 
 
 class RecordedDraws:
-    """Recorded draws for the requests that have them, those of ``others`` for the rest."""
+    """Recorded draws for the requests that have them, those of ``others`` for the rest.
+
+    A request whose record ends goes on with ``others``, so that the round's other requests are not
+    disturbed; ``ended`` says by uid from where on its output means nothing.
+    """
 
     def __init__(self, by_uid: Mapping[int, Sequence[CanvasDraws]], others: DrawSource) -> None:
+        self.ended: dict[int, ReplayEnd] = {}
         self._by_uid = by_uid
         self._others = others
 
@@ -67,12 +80,11 @@ class RecordedDraws:
                 continue
             block, step = int(places.blocks[own[0]]), int(places.steps[own[0]])
             steps = getattr(canvases[block], kind) if block < len(canvases) else ()
-            if step >= len(steps):
-                raise RequestError(
-                    f"inputs: the recorded draws of request {uid} end before step {step} of "
-                    f"canvas {block}"
-                )
-            found[own] = steps[step][places.places[own]]
+            if step < len(steps):
+                found[own] = steps[step][places.places[own]]
+            else:
+                text = f"inputs: the recorded draws end before step {step} of canvas {block}"
+                self.ended.setdefault(uid, ReplayEnd(block, text))
         return found
 
 

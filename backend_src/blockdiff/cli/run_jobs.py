@@ -6,7 +6,7 @@ Knows nothing of files, flags or how results are shown.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blockdiff.cli.request_lines import Job
@@ -32,6 +32,12 @@ class Outcome:
     @property
     def final(self) -> BlockResult:
         return self.blocks[-1]
+
+    def fail_from(self, block_index: int, error: str) -> None:
+        """Drop blocks from ``block_index`` on and let the job have failed there."""
+        kept = [block for block in self.blocks if block.block_index < block_index]
+        last = replace(self.final, token_ids=(), log_probs=(), finish_reason=None, error=error)
+        self.blocks = [*(replace(block, is_final=False) for block in kept), last]
 
     @property
     def forwards(self) -> ForwardCounts:

@@ -8,11 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from blockdiff.checkpoint import load_model
+from blockdiff.checkpoint import check_files, load_model
 from blockdiff.checkpoint.quantize import quantize_checkpoint
 from blockdiff.checkpoint.scheme import Scheme
 from blockdiff.cli.main import run
 from blockdiff.core import Phase
+from blockdiff.errors import ConfigError
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.trunk import LanguageModel
 
@@ -79,6 +80,9 @@ def test_a_written_copy_of_tied_copies(folder: Path, tmp_path: Path) -> None:
     save_file(tensors, str(twice / "model.safetensors"))
     quantize_checkpoint(twice, tmp_path / "b", Scheme("int8"))
     names = list(load_file(tmp_path / "b" / "model-00001-of-00001.safetensors"))
+    passed_over = [note for note in check_files(twice).notes if "is not used" in note]
+    assert passed_over and not any("layer_scalar" in note for note in passed_over)
+    assert not any("is not used" in note for note in check_files(tmp_path / "b").notes)
     encoder = [name for name in names if ".encoder." in name]
     assert encoder and all(name.endswith("layer_scalar") for name in encoder)
     copy = logits(load_model(tmp_path / "b", dtype="bfloat16"))
@@ -96,3 +100,15 @@ def test_quantised_tied_copies_are_passed_over(folder: Path, tmp_path: Path) -> 
         tensors[name.replace(".decoder.", ".encoder.language_model.")] = tensor.clone()
     save_file(tensors, str(file))
     assert torch.equal(logits(load_model(tmp_path / "b")), want)
+
+
+def test_the_encoder_s_own_scalars_are_checked(folder: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "a"
+    shutil.copytree(folder, wrong)
+    tensors = load_file(wrong / "model.safetensors")
+    name = "model.encoder.language_model.layers.0.layer_scalar"
+    save_file(tensors | {name: torch.ones(2)}, str(wrong / "model.safetensors"))
+    with pytest.raises(
+        ConfigError, match=r"layers\.0\.layer_scalar has shape \[2\], must be \[1\]"
+    ):
+        check_files(wrong)

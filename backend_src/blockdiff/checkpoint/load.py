@@ -136,7 +136,8 @@ def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:
         shapes, spare = names.plain, spare.union(names.tensors)
         problems, needed = [*problems, *names.problems], [*shapes, *names.tensors]
     wanted = set(needed)
-    unused = [name for name in files.tensors if family.unused(config, name, wanted)]
+    beside = [name for name in files.tensors if name not in wanted]
+    unused = [name for name in beside if family.unused(config, name, wanted)]
     refuse(folder, [*problems, *_compare(files, shapes, spare.union(unused))])
     notes = (*files.notes, *_unused_notes(files, unused), *_config_notes(folder))
     tensors = {name: files.tensors[name] for name in needed}

@@ -1,6 +1,7 @@
 """``weights quantize``: what it writes, refuses and cleans up. Run: pytest tests/models"""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,26 @@ from torch import Tensor
 import blockdiff.checkpoint.quantize as module
 from blockdiff.checkpoint import load_model
 from blockdiff.cli.main import run
+from blockdiff.cli.sizes import size_text
 from blockdiff.config import parse_config
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.expert_layout import FUSED, ONE_BY_ONE
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.trunk import LanguageModel
-from blockdiff.weights.manifest import MANIFEST, read_manifest, write_manifest
+from blockdiff.weights.headers import read_headers
+from blockdiff.weights.manifest import (
+    MANIFEST,
+    read_manifest,
+    read_manifest_with_digest,
+    write_manifest,
+)
 from blockdiff.weights.verify import verify
 
 from .decoding import generate
 from .quantized_checkpoints import CONFIGS
 
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "checkpoint"
 KINDS = {"int8": [], "int4": ["--group-size", "32"], "fp8": []}
 
 
@@ -153,9 +162,8 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = [str(source), str(target)]
     refuses(capsys, [*pair, "--dtype", "int8", "--group-size", "32"], "only int4 has groups")
     refuses(capsys, [*pair, "--dtype", "int4", "--group-size", "48"], "48 must be one of [32, 64")
-    refuses(
-        capsys, [*pair, "--dtype", "int4"], "columns, which group size 128 does not divide; use"
-    )
+    wide = [*pair, "--dtype", "int4", "--group-size", "128"]
+    refuses(capsys, wide, "columns, which group size 128 does not divide; use")
     refuses(capsys, [*pair, "--dtype", "int3"], "int3")
     refuses(capsys, [str(tmp_path / "x"), str(target), "--dtype", "int8"], "x: not found")
     inside = str(source / "int8")
@@ -199,3 +207,32 @@ def test_an_empty_folder_may_be_there(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     assert quantize(source, tmp_path / "b", "fp8") == 0
     assert (tmp_path / "b" / MANIFEST).is_file()
+
+
+def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "a")
+    before = os.umask(0o027)
+    try:
+        assert quantize(source, tmp_path / "b", "int4") == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "b").iterdir()}
+    assert len(modes) >= 5 and set(modes.values()) == {0o640}, modes
+
+
+@pytest.mark.parametrize(("family", "group"), [("clover_moe", 32), ("demo", 64)])
+def test_int4_takes_the_largest_group_that_fits_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str, group: int
+) -> None:
+    source = DEMO if family == "demo" else write_source(tmp_path / "a", family)
+    target = tmp_path / "b"
+    assert run(["weights", "quantize", str(source), str(target), "--dtype", "int4"]) == 0
+    config = json.loads((target / "config.json").read_text())
+    declared = config["quantization_config"]["config_groups"]["group_0"]["weights"]
+    assert declared["group_size"] == group
+    said = capsys.readouterr().out.splitlines()[-1]
+    sizes = [sum(t.size for t in read_headers(folder)) for folder in (source, target)]
+    before, after = map(size_text, sizes)
+    digest = read_manifest_with_digest(target)[1]
+    assert f"groups of {group} written, weights {before} -> {after}" in said
+    assert said.endswith(f"manifest SHA-256 {digest}")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,34 @@ _LAYOUTS = {"int4": "pack-quantized", "int8": "int-quantized", "fp8": "float-qua
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True)
+class QuantizedCopy:
+    """What was written: its group size, if any, the tensors' bytes, and which weights they are."""
+
+    group: int | None
+    source_bytes: int
+    target_bytes: int
+    manifest_sha256: str
+
+
 def quantize_checkpoint(
     source: Path, target: Path, scheme: Scheme, progress: Progress | None = None
-) -> None:
+) -> QuantizedCopy:
     """Write ``target``, whole or not at all; ConfigError for what cannot be read or quantised.
 
+    int4 without a group size takes the largest one that divides the inputs of every projection.
     ``progress`` is called with (elements done, elements in all).
     """
     checked = check_files(source)
     if checked.quantized is not None:
         raise ConfigError(f"{source}: is already quantised; give the checkpoint it was made from")
     _check_target(source, target)
-    _check_modules(checked, scheme)
+    scheme = _for_every_module(checked, scheme)
     config = {**read_json(source / "config.json"), KEY: declare(scheme)}
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
-        _write_shards(partial, checked, scheme, progress)
+        written = _write_shards(partial, checked, scheme, progress)
         (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _copy_others(source, partial)
         _write_manifest(source, partial, scheme)
@@ -55,6 +67,8 @@ def quantize_checkpoint(
         raise ConfigError(f"{target}: cannot be written ({error.strerror or error})") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    read = sum(stored.header.size for stored in checked.needed.values())
+    return QuantizedCopy(scheme.group, read, written, read_manifest_with_digest(target)[1])
 
 
 def declare(scheme: Scheme) -> dict[str, Any]:
@@ -92,21 +106,27 @@ def _check_target(source: Path, target: Path) -> None:
         raise ConfigError(f"{target}: lies in the source folder; give a folder elsewhere")
 
 
-def _check_modules(checked: CheckedCheckpoint, scheme: Scheme) -> None:
-    """Refuse what headers show to be impossible."""
+def _for_every_module(checked: CheckedCheckpoint, scheme: Scheme) -> Scheme:
+    """The scheme with the one group size that a file has; refuse what headers show impossible."""
     names = quantised_names(checked.needed)
     if not names:
         raise ConfigError(f"{checked.folder}: has no projections to quantise")
-    for stored in (checked.needed[name] for name in names):
-        scheme.unit(stored.stored_name.removesuffix(".weight"), stored.shape[-1])
+    found = [checked.needed[name] for name in names]
+    units = [scheme.unit(own.stored_name.removesuffix(".weight"), own.shape[-1]) for own in found]
+    # each size that is allowed divides the larger ones
+    return replace(scheme, group=min(units)) if scheme.kind == "int4" else scheme
 
 
 def _write_shards(
     folder: Path, checked: CheckedCheckpoint, scheme: Scheme, progress: Progress | None
-) -> None:
-    """Safetensors files and their index; nothing if the source holds what is not a number."""
+) -> int:
+    """Safetensors files and their index; ConfigError if the source holds what is not a number.
+
+    Returns the bytes of the new tensors.
+    """
     tensors = checked.needed
-    writer = ShardWriter(folder, plan_tensors(tensors, scheme), SHARD_BYTES)
+    planned = plan_tensors(tensors, scheme)
+    writer = ShardWriter(folder, planned, SHARD_BYTES)
     total, done = sum(stored.header.elements for stored in tensors.values()), 0
     for name, stored in sorted(tensors.items()):
         for piece in convert(stored, name, scheme):
@@ -119,6 +139,7 @@ def _write_shards(
         shard.require_unchanged()
     not_finite = sorted(checked.files.log.not_finite)
     refuse(checked.folder, describe(not_finite, "holds NaN or infinite values"))
+    return sum(tensor.size for tensor in planned)
 
 
 def _copy_others(source: Path, folder: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from blockdiff.cli.sizes import size_text
 from blockdiff.errors import ConfigError
 
 
@@ -15,16 +16,15 @@ class Kind(str, Enum):
     fp8 = "fp8"
 
 
-DEFAULT_GROUP = 128
-
-
 def quantize_command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Checkpoint folder to read.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="New folder to write.")],
     dtype: Annotated[Kind, typer.Option(help="What projections become.")],
     group_size: Annotated[
         int | None,
-        typer.Option(help="int4: inputs that share a scale: 32, 64 or 128. [default: 128]"),
+        typer.Option(
+            help="int4: inputs that share a scale: 32, 64 or 128; default: the most that fits."
+        ),
     ] = None,
 ) -> None:
     """Write a copy with quantised projections, as compressed-tensors, and its manifest."""
@@ -36,10 +36,14 @@ def quantize_command(
 
     if group_size is not None and dtype is not Kind.int4:
         raise ConfigError(f"--group-size: only int4 has groups, not {dtype.value}; leave it out")
-    if dtype is Kind.int4:
-        group_size = DEFAULT_GROUP if group_size is None else group_size
-        if group_size not in GROUP_SIZES:
-            raise ConfigError(f"--group-size: {group_size} must be one of {list(GROUP_SIZES)}")
+    if group_size is not None and group_size not in GROUP_SIZES:
+        raise ConfigError(f"--group-size: {group_size} must be one of {list(GROUP_SIZES)}")
+    scheme = Scheme(dtype.value, group_size)
     with progress_bar("quantising") as advance:
-        quantize_checkpoint(source, target, Scheme(dtype.value, group_size), advance)
-    typer.echo(f"{target}: {dtype.value} checkpoint and its manifest written")
+        made = quantize_checkpoint(source, target, scheme, advance)
+    groups = "" if made.group is None else f" in groups of {made.group}"
+    typer.echo(
+        f"{target}: {dtype.value} checkpoint{groups} written, weights "
+        f"{size_text(made.source_bytes)} -> {size_text(made.target_bytes)}; "
+        f"manifest SHA-256 {made.manifest_sha256}"
+    )

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from blockdiff.cli.progress import byte_progress
 from blockdiff.cli.quantize import quantize_command
+from blockdiff.cli.sizes import counted, size_text
 from blockdiff.config import unused_keys
 from blockdiff.errors import ConfigError
 from blockdiff.weights.groups import Group, group_of, sum_groups
@@ -73,7 +74,7 @@ def manifest_command(
     for file in manifest.files:
         table.add_row(file.name, f"{file.size:,}", file.sha256)
     console.print(table)
-    console.print(f"{len(manifest.files)} files, {_size(manifest.total_size)}")
+    console.print(f"{counted(len(manifest.files), 'file')}, {size_text(manifest.total_size)}")
     console.print(f"{MANIFEST}: SHA-256 {digest}")
 
 
@@ -116,7 +117,7 @@ def inspect_command(
     if tensors:
         console.print(_tensor_table(found))
     console.print(_group_table(groups))
-    console.print(f"{len({tensor.file for tensor in found})} files")
+    console.print(counted(len({tensor.file for tensor in found}), "file"))
     if unused := _unused_keys(path):
         console.print(f"config.json: keys not used: {', '.join(unused)}", markup=False)
 
@@ -126,10 +127,11 @@ def _show(outcome: Verification) -> None:
     for problem in outcome.problems:
         console.print(Text(f"{problem.kind:10} ", style="bold red") + Text(str(problem)))
     if outcome.resumed_files:
-        console.print(f"{outcome.resumed_files} files were checked by an interrupted run")
+        console.print(f"checked by an interrupted run: {counted(outcome.resumed_files, 'file')}")
     if outcome.is_good:
         console.print(
-            f"{outcome.files} files, {_size(outcome.total_size)}: all as the manifest says"
+            f"{counted(outcome.files, 'file')}, {size_text(outcome.total_size)}: "
+            "all as the manifest says"
         )
     console.print(f"{MANIFEST}: SHA-256 {outcome.manifest_sha256}")
 
@@ -163,10 +165,10 @@ def _group_table(groups: list[Group]) -> Table:
         table.add_column(title, justify="right")
     total = sum(group.tensors for group in groups), sum(group.parameters for group in groups)
     for group in groups:
-        counts = f"{group.tensors:,}", f"{group.parameters:,}", _size(group.size)
+        counts = f"{group.tensors:,}", f"{group.parameters:,}", size_text(group.size)
         table.add_row(group.name, " ".join(group.dtypes), *counts)
     table.add_section()
-    size = _size(sum(group.size for group in groups))
+    size = size_text(sum(group.size for group in groups))
     table.add_row("all", "", f"{total[0]:,}", f"{total[1]:,}", size)
     return table
 
@@ -175,15 +177,8 @@ def _tensor_table(found: list[TensorHeader]) -> Table:
     table = Table("tensor", "dtype", "shape", Column("size", justify="right"), "file")
     for tensor in found:
         shape = " x ".join(str(length) for length in tensor.shape)
-        table.add_row(tensor.name, tensor.dtype, shape, _size(tensor.size), tensor.file)
+        table.add_row(tensor.name, tensor.dtype, shape, size_text(tensor.size), tensor.file)
     return table
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.2f} {unit}"
-    return f"{count} B"
 
 
 def _console() -> Console:

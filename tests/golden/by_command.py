@@ -1,4 +1,4 @@
-"""Every golden entry through ``blockdiff generate`` and ``blockdiff logits``, against the reference.
+"""Golden entries through ``blockdiff generate`` and ``blockdiff logits``, against the reference.
 
 Run: python -m tests.golden.by_command [CASE ...], for example llada2_moe/block8. Holds no tests.
 """

@@ -94,6 +94,16 @@ def test_doctor_as_json_finds_no_fault_here():
         assert findings[name]["level"] == "ok" or findings[name]["advice"]
 
 
+def test_doctor_says_whether_the_weights_can_be_verified(tmp_path):
+    folder = _copied_demo(tmp_path)
+    with_manifest = blockdiff("doctor", "--model", str(folder)).stdout
+    assert "contents not compared here; manifest " in with_manifest
+    assert f"blockdiff weights verify {folder}" in with_manifest
+    (folder / "blockdiff-manifest.json").unlink()
+    without = blockdiff("doctor", "--model", str(folder)).stdout
+    assert "warn" in without and f"blockdiff weights manifest {folder}" in without
+
+
 def test_doctor_names_a_missing_checkpoint_and_a_taken_port():
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -173,6 +183,8 @@ def test_serve_on_a_taken_port_exits_2(checkpoint):
         )
     assert result.returncode == 2
     assert f"http port {port}: already in use" in last_line(result.stderr)
+    # noticed before the weights are hashed
+    assert "manifest" not in result.stderr
 
 
 def _copied_demo(tmp_path: Path) -> Path:

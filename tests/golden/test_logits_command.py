@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from blockdiff.cli.main import run
 
 from . import cases
+from .by_command import check_case
 
 CASE = "clover_moe/layers4_block8"
 MODEL = str(cases.FIXTURES / CASE)
@@ -26,18 +27,10 @@ def joined(ids: list[int]) -> str:
 CANVAS_CASE = "diffusion_gemma/canvas8"
 
 
-@pytest.mark.parametrize("case", [CASE, CANVAS_CASE])
-def test_requests_file_of_golden_entries(tmp_path: Path, case: str) -> None:
-    model, entries = str(cases.FIXTURES / case), cases.entries(case)
-    entries = [each for each in entries if each["kind"] != "generate"]
-    lines = tmp_path / "requests.jsonl"
-    lines.write_text("\n".join(json.dumps(e) for e in entries) + "\n\n")
-    out = tmp_path / "out.safetensors"
-    assert run(["logits", "--model", model, "--requests", str(lines), "--out", str(out)]) == 0
-    got = load_file(out)
-    for each in entries:
-        for role, want in cases.expected_roles(case, each).items():
-            cases.assert_within(each, role, got[f"{each['name']}/{role}"], want)
+@pytest.mark.parametrize("case", cases.CASES)
+def test_both_commands_reproduce_every_entry(tmp_path: Path, case: str) -> None:
+    count, problems = check_case(case, tmp_path)
+    assert count == len(cases.entries(case)) and not problems
 
 
 @pytest.mark.parametrize(

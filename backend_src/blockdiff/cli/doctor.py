@@ -94,8 +94,21 @@ def check_model(model: Path, dtype: str) -> list[Finding]:
     except BlockdiffError as error:
         what, _, advice = str(error).partition("; ")
         findings.append(Finding("tokenizer", "fail", what, advice))
+    findings.append(check_manifest(model))
     findings.append(check_memory(weight_bytes(model, dtype)))
     return findings
+
+
+def check_manifest(model: Path) -> Finding:
+    """Whether the weights can be verified; reading them all is left to ``weights verify``."""
+    from blockdiff.weights.identity import NO_MANIFEST, identify
+
+    digest = identify(model, is_verification_wanted=False).manifest_sha256
+    if digest == NO_MANIFEST:
+        advice = f"list what is there: blockdiff weights manifest {model}"
+        return Finding("weights", "warn", "no manifest, so damage goes unnoticed", advice)
+    advice = f"compare every byte: blockdiff weights verify {model}"
+    return Finding("weights", "ok", f"contents not compared here; manifest {digest}", advice)
 
 
 def check_memory(needed: int) -> Finding:

@@ -5,7 +5,7 @@ Knows flags, the prompts file and where results go.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -24,7 +24,7 @@ from blockdiff.cli.eval_compare import (
     print_comparison,
     reference_dtype,
 )
-from blockdiff.cli.eval_report import NOTE, draw, print_table
+from blockdiff.cli.eval_report import NOTE, check_folders, print_table, write_result
 from blockdiff.cli.eval_run import (
     ALL_TASKS,
     Question,
@@ -102,7 +102,7 @@ def evaluate(
     """Measure exact match, tokens per forward and tokens/s per task, for many decoding settings."""
     numbers = _numbers("thresholds", thresholds, float), _numbers("steps", steps, int)
     path = prompts or model / PROMPTS_FILE
-    _check_folders({"png": png, "out": out})
+    check_folders({"png": png, "out": out})
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
@@ -134,18 +134,11 @@ def evaluate(
         "note": NOTE,
         "scores": [score.as_json() for score in scores],
     }
-    _write(result, scores, out, png)
+    write_result(result, scores, out, png)
     if output is TableFormat.json:
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     else:
         print_table(scores, _console())
-
-
-def _check_folders(files: Mapping[str, Path | None]) -> None:
-    """A result that cannot be written is noticed before an hour of measuring."""
-    for flag, path in files.items():
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise ConfigError(f"{flag}: {path} must be a file in a folder that exists")
 
 
 def _console() -> Console:
@@ -186,7 +179,7 @@ def _show_comparison(
         "weight_bytes": {"model": sizes[0], "reference": sizes[1]},
         "tasks": [row.as_json() for row in found],
     }
-    _write(result, (), out, None)
+    write_result(result, (), out, None)
     if output is TableFormat.json:
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     else:
@@ -287,16 +280,3 @@ def _measure(
             scores.append(score)
             advance(len(scores), count)
     return scores
-
-
-def _write(
-    result: dict[str, Any], scores: Sequence[Score], out: Path | None, png: Path | None
-) -> None:
-    if out is not None:
-        try:
-            out.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
-        except OSError as error:
-            raise ConfigError(f"out: cannot write {out}: {error}") from error
-    if png is not None:
-        title = f"Quality against forwards per token ({result['prompts']} held-out prompts)"
-        draw(scores, png, title)

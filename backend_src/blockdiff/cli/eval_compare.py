@@ -101,10 +101,10 @@ def compare_models(
 def print_comparison(found: Sequence[Comparison], sizes: Sequence[int], console: Console) -> None:
     """One table: a row per task, then memory of the weights."""
     table = Table()
-    for name in ("task", "prompts", "exact match", "reference", "agreement", "mean KL"):
+    for name in ("task", "prompts", "exact match", "(reference)", "agreement", "mean KL"):
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     table.add_column("tokens/s", justify="right", no_wrap=True)
-    table.add_column("reference", justify="right", no_wrap=True)
+    table.add_column("(reference)", justify="right", no_wrap=True)
     for row in found:
         own, other = row.model, row.reference
         table.add_row(

@@ -3,9 +3,10 @@
 Knows scores only; nothing of engines or prompts.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -118,3 +119,24 @@ def _draw_tasks(axes: "Axes", scores: Sequence[Score]) -> None:
             x = [score.forwards_per_token for score in line]
             y = [100 * score.exact_match for score in line]
             axes.plot(x, y, marker="o", markersize=4, label=task)
+
+
+def check_folders(files: Mapping[str, Path | None]) -> None:
+    """A result that cannot be written is noticed before an hour of measuring."""
+    for flag, path in files.items():
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ConfigError(f"{flag}: {path} must be a file in a folder that exists")
+
+
+def write_result(
+    result: dict[str, Any], scores: Sequence[Score], out: Path | None, png: Path | None
+) -> None:
+    """JSON to ``out`` and a picture to ``png``, where they are wanted."""
+    if out is not None:
+        try:
+            out.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(f"out: cannot write {out}: {error}") from error
+    if png is not None:
+        title = f"Quality against forwards per token ({result['prompts']} held-out prompts)"
+        draw(scores, png, title)

@@ -65,7 +65,10 @@ def generate(
         float | None, typer.Option(help="Accept tokens more probable than this.")
     ] = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="low_confidence; SDAR also: sequential, entropy_bounded.")
+        str | None,
+        typer.Option(
+            help="Default: the model's. low_confidence; SDAR also: sequential, entropy_bounded."
+        ),
     ] = None,
     editing_threshold: Annotated[float | None, typer.Option(help="Token editing models.")] = None,
     max_post_steps: Annotated[int | None, typer.Option(help="Token editing models.")] = None,

@@ -16,6 +16,7 @@ from blockdiff.cli.serve_weights import verify_served_weights, weights_parameter
 from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
 from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
 from blockdiff.embedded.logfile import new_log_path
+from blockdiff.embedded.ports import require_free
 from blockdiff.embedded.repository import (
     ENGINE_MODEL,
     build_repository,
@@ -291,4 +292,8 @@ def _check_first(options: ServeOptions, verify: bool | None) -> WeightsIdentity 
     most = config.max_position_embeddings
     if options.max_context is not None and options.max_context > most:
         raise ConfigError(f"--max-context {options.max_context}: the model allows 1 to {most}")
+    ports = (options.http_port, options.grpc_port, options.metrics_port)
+    named = zip(("http port", "grpc port", "metrics port"), ports, strict=True)
+    # before the weights are hashed, which may take minutes
+    require_free({name: port for name, port in named if port is not None}, options.host)
     return verify_served_weights(options.model, verify, say)

@@ -53,4 +53,5 @@ def identify(
 
 def advice_without_manifest(folder: Path) -> str:
     """What to tell a person whose weights cannot be verified."""
-    return f"{folder} has no manifest; to have the weights verified: blockdiff weights manifest DIR"
+    command = f"blockdiff weights manifest {folder}"
+    return f"{folder} has no manifest; to have the weights verified: {command}"

@@ -183,7 +183,7 @@ def _compare_content(manifest: Manifest, memory: _Memory, problems: dict[str, Pr
             detail = f"holds the content of {owner}"
             problems[file.name] = Problem(file.name, "swapped", detail)
         elif file.name not in problems:
-            detail = f"content is damaged or another: SHA-256 {done.sha256}, must be {file.sha256}"
+            detail = f"damaged, or another file: SHA-256 {done.sha256}, must be {file.sha256}"
             problems[file.name] = Problem(file.name, "changed", detail)
 
 

@@ -19,9 +19,11 @@ from blockdiff.cli.quantize import quantize_command
 from blockdiff.cli.sizes import counted, size_text
 from blockdiff.config import unused_keys
 from blockdiff.errors import ConfigError
-from blockdiff.weights.groups import Group, group_of, sum_groups
+from blockdiff.weights.groups import group_of
 from blockdiff.weights.headers import TensorHeader, read_headers
 from blockdiff.weights.manifest import MANIFEST, read_manifest_with_digest, write_manifest
+from blockdiff.weights.packed import values_per_word_at
+from blockdiff.weights.sums import Group, sum_groups
 from blockdiff.weights.verify import Verification, verify
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -109,7 +111,7 @@ def inspect_command(
 ) -> None:
     """Show tensors, dtypes, shapes and sizes by part, from the files' headers alone."""
     found = read_headers(path)
-    groups = sum_groups(found)
+    groups = sum_groups(found, values_per_word_at(path))
     if output is Output.json:
         _print_json(_inspection(path, found, groups))
         return
@@ -140,7 +142,7 @@ def _inspection(path: Path, found: list[TensorHeader], groups: list[Group]) -> d
     return {
         "path": str(path),
         "files": sorted({tensor.file for tensor in found}),
-        "parameters": sum(tensor.elements for tensor in found),
+        "parameters": sum(group.parameters for group in groups),
         "size": sum(tensor.size for tensor in found),
         "unused_config_keys": _unused_keys(path),
         "groups": [asdict(group) for group in groups],

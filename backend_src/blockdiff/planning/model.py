@@ -12,12 +12,11 @@ from blockdiff.config.quantization import parse_quantization
 from blockdiff.errors import ConfigError
 from blockdiff.planning.families import describe
 from blockdiff.planning.shape import ModelShape
-from blockdiff.weights.groups import group_of
+from blockdiff.weights.groups import SCALES, group_of
 from blockdiff.weights.headers import INDEX, SUFFIX, read_headers
+from blockdiff.weights.packed import count_weights, values_per_word
 
 UNUSED = "not used for text"
-SCALES = "quantisation scales"
-_PACKED = (".weight_packed", ".qweight")
 # Names and shapes of the preview tensors of published checkpoints may differ a little from ours.
 _TOLERANCE = 0.01
 
@@ -55,7 +54,7 @@ def read_model(path: Path) -> PlannedModel:
     has_headers = not path.is_file() and ((path / INDEX).exists() or any(path.glob(f"*{SUFFIX}")))
     if not has_headers:
         return PlannedModel(shape, shape.parts, False, kind)
-    groups = _count(path, shape, 32 // int(kind[-1]) if kind and kind[:3] == "int" else 1)
+    groups = _count(path, shape, values_per_word(stored))
     found, wanted = sum(groups.values()), sum(shape.parts.values())
     if abs(found - wanted) > _TOLERANCE * wanted:
         raise ConfigError(
@@ -73,8 +72,7 @@ def _count(path: Path, shape: ModelShape, per_word: int) -> dict[str, int]:
         if copies.match(tensor.name):
             continue
         group = group_of(tensor.name)
-        count = tensor.elements * (per_word if tensor.name.endswith(_PACKED) else 1)
-        groups[group] = groups.get(group, 0) + count
+        groups[group] = groups.get(group, 0) + count_weights(tensor, per_word)
     for name in (UNUSED, SCALES, *shape.unused_parts):
         groups.pop(name, None)
     return groups

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from blockdiff.weights.groups import group_of
+from tests.models.quantized_checkpoints import FORMATS, write_pair
 
 from .conftest import Run, write_shard
 
@@ -38,6 +39,35 @@ def test_table_lists_tensors_when_asked(folder: Path, blockdiff: Run) -> None:
     assert code == 0 and "experts" in out and tensor not in out
     code, out, _ = blockdiff("weights", "inspect", folder, "--tensors")
     assert code == 0 and tensor in out and "2 x 4 x 8" in out
+
+
+@pytest.mark.parametrize(("dtype", "group"), [("int4", "32"), ("int4", "64"), ("int8", None)])
+def test_weights_of_a_quantised_copy_are_counted_one_by_one(
+    tmp_path: Path, blockdiff: Run, dtype: str, group: str | None
+) -> None:
+    source, copy = ROOT / "demo" / "checkpoint", tmp_path / "copy"
+    words = ["--dtype", dtype, *(["--group-size", group] if group else [])]
+    assert blockdiff("weights", "quantize", source, copy, *words)[0] == 0
+    first, second = (
+        json.loads(blockdiff("weights", "inspect", path, "--format", "json")[1])
+        for path in (source, copy)
+    )
+    assert first["parameters"] == second["parameters"] and second["size"] < first["size"]
+    counts = [{g["name"]: g["parameters"] for g in found["groups"]} for found in (first, second)]
+    assert counts[1] == {**counts[0], "quantisation scales": 0}
+    shard = next(copy.glob("*.safetensors"))
+    assert second["size"] == sum(tensor["size"] for tensor in second["tensors"])
+    out = blockdiff("weights", "inspect", shard)[1]
+    assert f"{first['parameters']:,}" in out and "\n1 file\n" in out
+
+
+def test_weights_packed_in_8_bits_are_counted_by_the_config(tmp_path: Path, blockdiff: Run) -> None:
+    folder, dense = write_pair(tmp_path, "sdar", FORMATS["int8-packed"])
+    found, wanted = (
+        json.loads(blockdiff("weights", "inspect", path, "--format", "json")[1])["parameters"]
+        for path in (folder, dense)
+    )
+    assert found == wanted
 
 
 def test_keys_that_nothing_uses_are_named(tmp_path: Path, blockdiff: Run) -> None:

@@ -1,16 +1,11 @@
 """Bytes of numbers by the dtype that a plan is made for. Knows nothing of models."""
 
 STATE_BYTES = 4
-# Bits per weight, with scales in float32: int8 and fp8 have one for a row of at least 512, int4 one
-# for a group of 128.
-QUANTISED_DTYPES = frozenset(("int8", "int4", "fp8"))
-WEIGHT_BITS = {
-    "fp32": 32.0,
-    "bf16": 16.0,
-    "int8": 8 + 32 / 512,
-    "fp8": 8 + 32 / 512,
-    "int4": 4 + 32 / 128,
-}
+# bits of one quantised weight; its scales come on top
+VALUE_BITS = {"int8": 8, "fp8": 8, "int4": 4}
+QUANTISED_DTYPES = frozenset(VALUE_BITS)
+# loaded scales are float32, or bfloat16 beside a zero point: 32 bits either way
+SCALE_BITS = 32
 
 
 def element_bytes(dtype: str) -> int:

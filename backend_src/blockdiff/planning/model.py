@@ -4,16 +4,22 @@ Knows nothing of devices or of requests.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blockdiff.config import load_config, parse_config, read_json
 from blockdiff.config.quantization import parse_quantization
 from blockdiff.errors import ConfigError
 from blockdiff.planning.families import describe
+from blockdiff.planning.quantised import (
+    Quantised,
+    count_projections,
+    count_stored,
+    stored_unit,
+)
 from blockdiff.planning.shape import ModelShape
 from blockdiff.weights.groups import SCALES, group_of
-from blockdiff.weights.headers import INDEX, SUFFIX, read_headers
+from blockdiff.weights.headers import INDEX, SUFFIX, TensorHeader, read_headers
 from blockdiff.weights.packed import count_weights, values_per_word
 
 UNUSED = "not used for text"
@@ -29,6 +35,7 @@ class PlannedModel:
     parts: dict[str, int]  # part -> parameters
     has_headers: bool  # counted in the safetensors headers, not only derived from the config
     stored_kind: str | None = None  # int8, int4 or fp8 where projections are stored so
+    stored: dict[str, Quantised] = field(default_factory=dict)  # by part, what is stored so
 
     @property
     def parameters(self) -> int:
@@ -53,24 +60,30 @@ def read_model(path: Path) -> PlannedModel:
     kind = None if stored is None else stored.kind
     has_headers = not path.is_file() and ((path / INDEX).exists() or any(path.glob(f"*{SUFFIX}")))
     if not has_headers:
-        return PlannedModel(shape, shape.parts, False, kind)
-    groups = _count(path, shape, values_per_word(stored))
+        counted = {} if stored is None else count_projections(shape, stored_unit(stored))
+        return PlannedModel(shape, shape.parts, False, kind, counted)
+    tensors = _own_tensors(path, shape)
+    groups = _count(tensors, shape, values_per_word(stored))
     found, wanted = sum(groups.values()), sum(shape.parts.values())
     if abs(found - wanted) > _TOLERANCE * wanted:
         raise ConfigError(
             f"{path}: the weights hold {found:,} parameters, config.json asks for {wanted:,}; "
             "take config and weights of the same model"
         )
-    return PlannedModel(shape, groups, True, kind)
+    counted = {} if stored is None else count_stored(tensors, stored)
+    return PlannedModel(shape, groups, True, kind, counted)
 
 
-def _count(path: Path, shape: ModelShape, per_word: int) -> dict[str, int]:
-    """Parameters by part in the headers; a packed int32 holds ``per_word`` of them."""
+def _own_tensors(path: Path, shape: ModelShape) -> list[TensorHeader]:
+    """Headers, without those of tensors that repeat others."""
     copies = re.compile(shape.copied_names or r"(?!)")
+    return [tensor for tensor in read_headers(path) if not copies.match(tensor.name)]
+
+
+def _count(tensors: list[TensorHeader], shape: ModelShape, per_word: int) -> dict[str, int]:
+    """Parameters by part in the headers; a packed int32 holds ``per_word`` of them."""
     groups: dict[str, int] = {}
-    for tensor in read_headers(path):
-        if copies.match(tensor.name):
-            continue
+    for tensor in tensors:
         group = group_of(tensor.name)
         groups[group] = groups.get(group, 0) + count_weights(tensor, per_word)
     for name in (UNUSED, SCALES, *shape.unused_parts):

@@ -6,16 +6,19 @@ change. A shape is that of one device (``split.share``). Knows nothing of files 
 
 import math
 
-from blockdiff.planning.dtypes import QUANTISED_DTYPES, STATE_BYTES, WEIGHT_BITS, element_bytes
+from blockdiff.planning.dtypes import (
+    QUANTISED_DTYPES,
+    SCALE_BITS,
+    STATE_BYTES,
+    VALUE_BITS,
+    element_bytes,
+)
 from blockdiff.planning.model import PlannedModel
+from blockdiff.planning.quantised import NONE, Quantised, count_projections, loading_unit
 from blockdiff.planning.shape import AttentionShape, ModelShape
 from blockdiff.planning.split import REPLICATED_PARTS, share
 from blockdiff.planning.units import GIB
 
-# Routers, norms, embeddings and what is small stay in high precision.
-QUANTISED_PARTS = frozenset(
-    ("experts", "shared expert", "attention", "gated delta", "dense feed-forward")
-)
 # Driver context, libraries and workspaces; with several devices also communication buffers.
 OVERHEAD = {"cuda": GIB, "cpu": int(0.4 * GIB)}
 COMMUNICATION = GIB // 2
@@ -23,13 +26,19 @@ COMMUNICATION = GIB // 2
 
 def weight_parts(model: PlannedModel, dtype: str, ways: int = 1) -> dict[str, int]:
     """Bytes by part on one of ``ways`` devices, all experts resident."""
+    quantised = _quantised(model, dtype)
+    has_listed_experts = any(quantised.get(name) for name in ("experts", "shared expert"))
     found = {}
     for name, count in model.parts.items():
-        is_quantised = name in QUANTISED_PARTS and dtype in QUANTISED_DTYPES
-        own = _held(name, count, ways)
-        if name == "shared expert" and not is_quantised:
-            own = _padded(model.shape, own, ways)
-        found[name] = math.ceil(own * _bits(model.shape, name, dtype) / 8)
+        weights, scales = quantised.get(name, NONE)
+        plain = _held(name, count - weights, ways)
+        # experts that are listed one by one need no equal widths
+        if name == "shared expert" and not has_listed_experts:
+            plain = _padded(model.shape, plain, ways)
+        bits = plain * _plain_bits(model.shape, name, dtype)
+        bits += _held(name, weights, ways) * VALUE_BITS.get(model.stored_kind or dtype, 0)
+        bits += _held(name, scales, ways) * SCALE_BITS
+        found[name] = math.ceil(bits / 8)
     return found
 
 
@@ -38,10 +47,17 @@ def weight_bytes(model: PlannedModel, dtype: str, ways: int) -> int:
     return sum(weight_parts(model, dtype, ways).values())
 
 
-def _bits(shape: ModelShape, part: str, dtype: str) -> float:
-    if part in shape.float32_parts:
-        return WEIGHT_BITS["fp32"]
-    return WEIGHT_BITS[dtype] if part in QUANTISED_PARTS else 8.0 * element_bytes(dtype)
+def _quantised(model: PlannedModel, dtype: str) -> dict[str, Quantised]:
+    """By part, what is quantised: as it is stored, or else as loading in ``dtype`` makes it."""
+    if model.stored_kind is not None:
+        return model.stored
+    if dtype not in QUANTISED_DTYPES:
+        return {}
+    return count_projections(model.shape, loading_unit(dtype))
+
+
+def _plain_bits(shape: ModelShape, part: str, dtype: str) -> int:
+    return 32 if part in shape.float32_parts else 8 * element_bytes(dtype)
 
 
 def _held(part: str, count: int, ways: int) -> int:

@@ -183,7 +183,9 @@ def _changes(model: PlannedModel, setup: Setup) -> list[str]:
         changes.append(f"--max-batch-size {slots}")
     if context:
         changes.append(f"--max-context {context}")
-    for dtype in SMALLER_DTYPES.get(setup.dtype, ()):
+    # what is stored quantised is not quantised again
+    smaller = SMALLER_DTYPES.get(setup.dtype, ()) if model.stored_kind is None else ()
+    for dtype in smaller:
         if _fits(model, replace(setup, dtype=dtype)):
             changes.append(f"--dtype {dtype}")
             break

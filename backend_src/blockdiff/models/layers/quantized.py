@@ -31,7 +31,7 @@ class QuantizedLinear(Linear):
     def __init__(self, values: Tensor, scale: Tensor) -> None:
         """values int8 or float8 [out, in], or uint8 [out, in / 2]; scale [out, groups] float32."""
         self.values: Tensor | None = values
-        self.scale = scale
+        self.scale: Tensor | None = scale
         self.per_byte = 2 if values.dtype == torch.uint8 else 1
         self.out_features = values.shape[0]
         self.in_features = values.shape[1] * self.per_byte
@@ -44,52 +44,56 @@ class QuantizedLinear(Linear):
             self._start(x.dtype)
         if self._blocks is not None:
             return linear_int4_blocks(x, self._blocks)
-        assert self.values is not None
-        return quantized_linear(x, self.values, self.scale)
+        return quantized_linear(x, *self._own())
 
     def rows(self, spans: Sequence[Span]) -> "QuantizedLinear":
         """The outputs of ``spans``, laid end to end."""
-        values = torch.cat([self._own()[start:stop] for start, stop in spans])
-        return QuantizedLinear(values, torch.cat([self.scale[start:stop] for start, stop in spans]))
+        values, scale = self._own()
+        return QuantizedLinear(
+            torch.cat([values[start:stop] for start, stop in spans]),
+            torch.cat([scale[start:stop] for start, stop in spans]),
+        )
 
     def columns(self, start: int, stop: int) -> "QuantizedLinear":
         """The part of the product that inputs ``start`` to ``stop`` contribute.
 
         A cut inside a group makes all groups smaller, one inside a byte the values 8-bit ones.
         """
-        values = self._cut_values(start, stop)
-        if self.scale.shape[1] == 1:
-            return QuantizedLinear(values, self.scale)
-        group = self.in_features // self.scale.shape[1]
+        own, scale = self._own()
+        values = self._cut_values(own, start, stop)
+        if scale.shape[1] == 1:
+            return QuantizedLinear(values, scale)
+        group = self.in_features // scale.shape[1]
         unit = math.gcd(group, start, stop)
-        scale = self.scale.repeat_interleave(group // unit, dim=1)
+        scale = scale.repeat_interleave(group // unit, dim=1)
         return QuantizedLinear(values, scale[:, start // unit : stop // unit].contiguous())
 
     def join(self, others: Sequence["QuantizedLinear"]) -> "QuantizedLinear":
         """One projection with the outputs of this one, then those of ``others``."""
-        values = torch.cat([self._own(), *(other._own() for other in others)])
-        return QuantizedLinear(values, torch.cat([self.scale, *(other.scale for other in others)]))
+        values, scales = zip(*(own._own() for own in (self, *others)), strict=True)
+        return QuantizedLinear(torch.cat(values), torch.cat(scales))
 
     @property
     def kind(self) -> object:
         """Projections of equal kind can be joined."""
-        return QuantizedLinear, self._own().dtype, self.scale.shape[1]
+        values, scale = self._own()
+        return QuantizedLinear, values.dtype, scale.shape[1]
 
-    def _cut_values(self, start: int, stop: int) -> Tensor:
-        own = self._own()
+    def _cut_values(self, own: Tensor, start: int, stop: int) -> Tensor:
         if start % self.per_byte or stop % self.per_byte:
             return unpack_int4(own)[:, start:stop].contiguous()
         return own[:, start // self.per_byte : stop // self.per_byte].contiguous()
 
-    def _own(self) -> Tensor:
+    def _own(self) -> tuple[Tensor, Tensor]:
         assert self.values is not None, "a projection is cut and joined before its first use"
-        return self.values
+        assert self.scale is not None
+        return self.values, self.scale
 
     def _start(self, dtype: torch.dtype) -> None:
         self._is_used = True
-        self._blocks = make_int4_blocks(self._own(), self.scale, dtype)
+        self._blocks = make_int4_blocks(*self._own(), dtype)
         if self._blocks is not None:
-            self.values = None
+            self.values = self.scale = None
 
 
 class ListedExperts(Experts):

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.embedded import checks
 from blockdiff.embedded.checks import Finding, guarded
 from blockdiff.errors import BlockdiffError, ConfigError
@@ -23,7 +24,7 @@ def doctor(
     model: Annotated[
         Path | None, typer.Option(help="Checkpoint folder to check too.", show_default=False)
     ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
+    dtype: ComputeDtype = "float32",
     host: Annotated[str, typer.Option(help="Address that serve would listen on.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option()] = 8000,
     grpc_port: Annotated[int, typer.Option()] = 8001,

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.cli.checkers import CHECKERS
+from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.eval_compare import (
     COMPARE_NOTE,
     Comparison,
@@ -88,7 +89,7 @@ def evaluate(
     max_tokens: Annotated[int, typer.Option(min=1, help="Output limit per prompt.")] = 128,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
+    dtype: ComputeDtype = "float32",
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     compare: Annotated[

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
+from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.loading import (
     load_tokenizer,
     load_with_progress,
@@ -80,7 +81,7 @@ def generate(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after EOS.")] = False,
     mode: Annotated[Mode | None, typer.Option(help="Default: diffusion.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
+    dtype: ComputeDtype = "float32",
     concurrency: Annotated[int, typer.Option(min=1, help="Slots.")] = DEFAULT_CONCURRENCY,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
@@ -30,7 +31,7 @@ def logits(
         Path | None, typer.Option(help="JSON lines, one request each (golden entries work).")
     ] = None,
     block_length: Annotated[int | None, typer.Option(help="Block length.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8, int4 or fp8.")] = "float32",
+    dtype: ComputeDtype = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,

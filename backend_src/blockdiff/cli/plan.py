@@ -12,13 +12,15 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from blockdiff.cli.dtype_option import short_dtype
+from blockdiff.cli.plan_advice import DEFAULT_SLOTS, notes, serve_command, verdict
 from blockdiff.cli.plan_bar import memory_bar
+from blockdiff.cli.sizes import counted
 from blockdiff.errors import ConfigError
 from blockdiff.planning import Plan, Setup, make_plan, read_model
 from blockdiff.planning.needs import weight_parts
 from blockdiff.planning.units import GIB, parse_size
 
-DEFAULT_SLOTS = 8
 _WIDE = 120
 
 
@@ -28,6 +30,8 @@ class Dtype(str, Enum):
     int4 = "int4"
     fp8 = "fp8"
     fp32 = "fp32"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
 
 
 class Device(str, Enum):
@@ -81,21 +85,21 @@ def plan(
     if output is Output.json:
         typer.echo(json.dumps({**made.as_json(), "notes": notes(made)}, indent=1))
     else:
-        show(made)
+        show(made, serve_command(made, model))
 
 
 def choose_dtype(stored: str | None, asked: Dtype | None) -> str:
     """The dtype of the plan; projections that are stored quantised stay what they are."""
-    if stored is not None and asked is not None and asked.value != stored:
+    wanted = None if asked is None else short_dtype(asked.value)
+    if stored is not None and wanted not in (None, stored):
         raise ConfigError(
-            f"dtype: {asked.value} is not possible, the weights are stored in {stored}; "
-            "leave it away"
+            f"dtype: {wanted} is not possible, the weights are stored in {stored}; leave it away"
         )
-    return stored or (Dtype.bf16.value if asked is None else asked.value)
+    return stored or wanted or Dtype.bf16.value
 
 
-def show(made: Plan) -> None:
-    """Tables and sentences for people."""
+def show(made: Plan, command: str | None) -> None:
+    """Tables and sentences for people; ``command`` serves the model as planned."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDE)
     setup, model = made.setup, made.model
@@ -106,7 +110,7 @@ def show(made: Plan) -> None:
         f"{_bytes(sum(weight_parts(model, setup.dtype).values()))}"
     )
     console.print(
-        f"on {devices}{setup.device_memory / GIB:.1f} GiB: {setup.slots} slots, "
+        f"on {devices}{setup.device_memory / GIB:.1f} GiB: {counted(setup.slots, 'slot')}, "
         f"context {setup.context:,}, blocks of {setup.block_length}"
     )
     console.print(demand_table(made))
@@ -116,6 +120,9 @@ def show(made: Plan) -> None:
         console.print(sentence)
     for note in notes(made):
         console.print(f"note: {note}")
+    if command is not None:
+        # to be copied: a line of its own, whatever the width
+        console.print(f"serve it with: {command}", markup=False, soft_wrap=True)
 
 
 def demand_table(made: Plan) -> Table:
@@ -162,35 +169,6 @@ def kinds(made: Plan) -> list[tuple[str, int, str]]:
         ("sampling", demand.sampling, "a tile of logits, after the activations"),
         ("runtime", demand.overhead, f"{made.setup.device} context and libraries"),
     ]
-
-
-def verdict(made: Plan) -> list[str]:
-    """Whether it fits, what would, and what to change."""
-    setup = made.setup
-    lines = ["It fits." if made.fits else "It does not fit."]
-    if made.fitting_slots:
-        lines.append(f"At context {setup.context:,}: up to {made.fitting_slots:,} slots.")
-    if made.fitting_context:
-        lines.append(f"With {setup.slots} slots: context up to {made.fitting_context:,}.")
-    if made.changes:
-        lines.append("Any one of these makes it fit: " + "; ".join(made.changes) + ".")
-    elif not made.fits:
-        lines.append("No single change makes it fit: combine fewer slots, a shorter context,")
-        lines.append("smaller weights and more or larger devices.")
-    return lines
-
-
-def notes(made: Plan) -> list[str]:
-    """What this release cannot do yet although it can be planned for."""
-    found = []
-    if made.setup.dtype not in ("bf16", "fp32"):
-        found.append(
-            f"{made.setup.dtype} is a forecast, not measured on a device (embeddings, output "
-            "head, routers and norms stay in bf16)"
-        )
-    if made.setup.tensor_parallel > 1:
-        found.append("several devices are a forecast: this release has not been run on them")
-    return found
 
 
 def _count(number: int) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from blockdiff.cli.dtype_option import ServedDtype
 from blockdiff.cli.serve_weights import verify_served_weights, weights_parameters
 from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
 from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
@@ -203,9 +204,7 @@ def serve(
         int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu (default) or cuda.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32 (default), bfloat16, int8, int4 or fp8.")
-    ] = None,
+    dtype: ServedDtype = None,
     tensor_parallel: Annotated[
         int | None, typer.Option(min=1, max=64, help="Processes that share the model; 1.")
     ] = None,

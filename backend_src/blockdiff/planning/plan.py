@@ -192,7 +192,10 @@ def _changes(model: PlannedModel, setup: Setup) -> list[str]:
     more = [
         replace(setup, tensor_parallel=ways)
         for ways in (2, 4, 8, 16)
-        if ways > setup.tensor_parallel and split_problem(model.shape, ways) is None
+        # processes on CPUs share one memory
+        if setup.device != "cpu"
+        and ways > setup.tensor_parallel
+        and split_problem(model.shape, ways) is None
     ]
     enough = next((larger for larger in more if _fits(model, larger)), None)
     if enough is not None:

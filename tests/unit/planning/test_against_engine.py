@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from blockdiff.checkpoint import load_model
-from blockdiff.cli.plan import DEFAULT_SLOTS
+from blockdiff.cli.plan_advice import DEFAULT_SLOTS
 from blockdiff.config import DiffusionGemmaConfig, HybridConfig, load_config, parse_config
 from blockdiff.engine import EngineConfig, forward
 from blockdiff.errors import ConfigError

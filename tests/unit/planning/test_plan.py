@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockdiff.cli.main import run
-from blockdiff.cli.plan import DEFAULT_SLOTS
+from blockdiff.cli.plan_advice import DEFAULT_SLOTS
 from blockdiff.cli.plan_bar import memory_bar
 from blockdiff.config import read_json
 from blockdiff.errors import ConfigError

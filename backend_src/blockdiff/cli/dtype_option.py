@@ -1,0 +1,31 @@
+"""The flag that says what a model is computed in. Knows spellings; loading knows what is allowed.
+
+Needs no torch.
+"""
+
+from typing import Annotated
+
+import typer
+
+_FULL = {"bf16": "bfloat16", "fp32": "float32"}
+_SHORT = {full: short for short, full in _FULL.items()}
+
+
+def full_dtype(name: str | None) -> str | None:
+    """bf16 and fp32 in full, as loading has them; anything else as it is."""
+    return _FULL.get(name, name) if name is not None else None
+
+
+def short_dtype(name: str) -> str:
+    """bfloat16 and float32 in short, as plans have them; anything else as it is."""
+    return _SHORT.get(name, name)
+
+
+_NAMES = "bfloat16 (bf16), int8, int4 or fp8."
+ComputeDtype = Annotated[
+    str, typer.Option(help=f"float32 (fp32), {_NAMES}", callback=full_dtype, metavar="DTYPE")
+]
+ServedDtype = Annotated[
+    str | None,
+    typer.Option(help=f"float32 (fp32, default), {_NAMES}", callback=full_dtype, metavar="DTYPE"),
+]

@@ -118,11 +118,13 @@ class Supervisor:
     def _fault(self, stubs: dict[int, str]) -> str | None:
         if not self.server.is_running():
             return f"tritonserver ended by itself (exit code {self.server.exit_code()})"
+        # Looked at first: an engine whose process dies meanwhile is named by its model.
+        engine_fault = self._engine_fault()
         alive = self.server.stubs()
         for pid, model in stubs.items():
             if pid not in alive:
                 return f"the process of model {model} ({pid}) died"
-        return self._engine_fault()
+        return engine_fault
 
     def _engine_fault(self) -> str | None:
         beat = read_heartbeat(self._heartbeat_path) if self._heartbeat_path else None

@@ -3,6 +3,7 @@
 Knows files and their hashes; knows nothing of tensors or of models.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -141,7 +142,9 @@ def replace_text(path: Path, text: str) -> None:
         half.write_text(text, encoding="utf-8")
         half.replace(path)
     except OSError as error:
-        half.unlink(missing_ok=True)
+        # a read-only file system refuses this too
+        with contextlib.suppress(OSError):
+            half.unlink(missing_ok=True)
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
 

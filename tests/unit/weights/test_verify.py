@@ -1,5 +1,6 @@
 """Every kind of damage is found and its file named. Run: pytest tests/unit/weights"""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -171,6 +172,23 @@ def test_a_folder_that_cannot_be_written_is_verified(
     monkeypatch.setattr(verify_module, "replace_text", refuse)
     monkeypatch.setattr(verify_module, "SAVE_SECONDS", 0.0)
     assert verify(folder).is_good
+
+
+def test_a_read_only_file_system_is_verified_and_gets_no_manifest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, blockdiff: Run
+) -> None:
+    """Such a system refuses even to remove files that are not there."""
+    write_manifest(folder)
+
+    def refuse(path: Path, *arguments: object, **named: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(verify_module, "SAVE_SECONDS", 0.0)
+    assert verify(folder).is_good
+    code, _, err = blockdiff("manifest", str(folder), "--overwrite")
+    assert code == 2 and "cannot be written (Read-only file system)" in err
 
 
 @pytest.mark.parametrize(

@@ -203,14 +203,13 @@ def test_shutdown_ends_what_does_not_finish_in_time() -> None:
 
 def dying_model(when: Callable[[], bool]) -> HashModel:
     """A model that has lost a part of itself, for good, as soon as ``when`` says so."""
-    model = HashModel()
 
-    def check() -> None:
-        if when():
-            raise EngineDeadError("rank 1 died")
+    class Dying(HashModel):
+        def check(self) -> None:
+            if when():
+                raise EngineDeadError("rank 1 died")
 
-    model.check = check  # type: ignore[method-assign]
-    return model
+    return Dying()
 
 
 def test_a_model_that_dies_in_a_round_ends_the_engine_at_once(

@@ -3,13 +3,15 @@
 Everything is allocated once. Knows nothing of rounds, requests or of who holds which slot.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
 from blockdiff.config import FULL, LINEAR, HybridConfig
 
 
-class LayerCaches:
+class LayerCaches(ABC):
     """Keys and values by attention layer; written only by commits and ``reset``.
 
     lengths        [slots] int64, committed tokens
@@ -24,9 +26,9 @@ class LayerCaches:
         self.max_context = max_context
         self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=device)
 
+    @abstractmethod
     def reset(self, slots: Tensor) -> None:
         """Forget ``slots`` [N] int64."""
-        raise NotImplementedError
 
     def committed(self, index: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
         """Copies [Hkv, kept, D] of attention layer ``index``'s keys and values in ``slot``.

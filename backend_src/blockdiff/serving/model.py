@@ -1,5 +1,6 @@
 """What the served models share: start with one clear line on failure, stop without noise."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ from blockdiff.serving.errors import log, one_line
 from blockdiff.serving.settings import Settings, settings_from_arguments
 
 
-class ServedModel:
+class ServedModel(ABC):
     """Base of the classes that Triton loads; subclasses fill ``start`` and ``execute``."""
 
     pb_utils: ClassVar[Any]
@@ -25,8 +26,10 @@ class ServedModel:
             log(self.pb_utils, "error", text)
             raise self.pb_utils.TritonModelException(text) from None
 
+    @abstractmethod
     def start(self, model_config: dict[str, Any], settings: Settings) -> None:
-        raise NotImplementedError
+        """Get ready; any BlockdiffError becomes Triton's one line."""
 
+    @abstractmethod
     def execute(self, requests: list[Any]) -> list[Any] | None:
-        raise NotImplementedError
+        """Called by Triton with each batch of requests."""

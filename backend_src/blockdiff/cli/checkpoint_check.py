@@ -1,6 +1,5 @@
 """Checks a checkpoint folder without reading its weights. Shared by serve, doctor and the demo."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,18 +47,9 @@ def check_tokenizer(folder: Path, config: "AnyConfig") -> int:
 
 
 def weight_bytes(folder: Path, dtype: str) -> int:
-    """Memory that the weights take in ``dtype``."""
-    from blockdiff.checkpoint.reader import open_checkpoint
-    from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES, is_quantisable
-    from blockdiff.weights.headers import BITS
+    """Memory that the weights take in ``dtype``, as a plan counts them."""
+    from blockdiff.cli.dtype_option import short_dtype
+    from blockdiff.planning import read_model
+    from blockdiff.planning.needs import weight_bytes
 
-    high, quantised = 32 if dtype == "float32" else 16, 4 if dtype == "int4" else 8
-    total = 0
-    for name, tensor in open_checkpoint(folder).tensors.items():
-        is_projection = is_quantisable(name.removesuffix(".weight"), tensor.shape)
-        if tensor.dtype not in STORED_DTYPES:
-            bits = BITS[tensor.dtype]
-        else:
-            bits = quantised if dtype in KINDS and is_projection else high
-        total += math.prod(tensor.shape) * bits // 8
-    return total
+    return weight_bytes(read_model(folder), short_dtype(dtype), 1)

@@ -187,7 +187,7 @@ def test_a_read_only_file_system_is_verified_and_gets_no_manifest(
     monkeypatch.setattr(Path, "unlink", refuse)
     monkeypatch.setattr(verify_module, "SAVE_SECONDS", 0.0)
     assert verify(folder).is_good
-    code, _, err = blockdiff("manifest", str(folder), "--overwrite")
+    code, _, err = blockdiff("weights", "manifest", str(folder), "--overwrite")
     assert code == 2 and "cannot be written (Read-only file system)" in err
 
 

@@ -51,9 +51,7 @@ def run_round(
 ) -> Decisions:
     """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
     edited = np.flatnonzero(insert_delete.edits(table, plan.group_slots))
-    rows = _row_arrays(table, plan, insert_delete)
-    groups = _group_arrays(table, plan)
-    arrays = batch_arrays(table, plan)
+    arrays, rows, groups = round_arrays(table, plan, insert_delete)
     device = to_device({**arrays, **rows, **groups}, model.device)
     batch = RoundBatch(**{name: device[name] for name in arrays})
     hits = statistics.next_round(len(plan.token_ids))
@@ -76,6 +74,14 @@ def run_round(
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
         overwrite(decisions, edited, update)
     return decisions
+
+
+def round_arrays(
+    table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+    """What the forward, the choice of tokens and their acceptance need, on the host."""
+    rows = _row_arrays(table, plan, insert_delete)
+    return batch_arrays(table, plan), rows, _group_arrays(table, plan)
 
 
 def run_hidden(

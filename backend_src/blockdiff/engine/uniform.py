@@ -19,10 +19,11 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
-from blockdiff.engine.forward import SAMPLED_TILE, banned_tokens, batch_arrays, run_hidden
+from blockdiff.engine.forward import SAMPLED_TILE, make_batch, run_hidden
+from blockdiff.engine.row_rules import early_endings
 from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.engine.transfer import Array, fetch, to_device
-from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch
+from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.table import Flags, Floats, Ints
 
@@ -53,11 +54,8 @@ class UniformRounds:
         first_steps = slots[table.step[slots] == 0]
         if len(first_steps):
             model.forget_signals(caches, torch.from_numpy(first_steps).to(model.device))
-        arrays = batch_arrays(table, plan)
-        device = to_device(arrays, model.device)
-        batch = RoundBatch(**{name: device[name] for name in arrays})
         hits = statistics.next_round(len(plan.token_ids))
-        hidden = run_hidden(model, batch, caches, hits)
+        hidden = run_hidden(model, make_batch(model, table, plan), caches, hits)
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)
@@ -145,8 +143,7 @@ def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, 
     """What the rows of the canvases need besides their logits."""
     slots = plan.group_slots[plan.row_groups]
     left = (table.step[slots], table.schedule_steps[slots])
-    nothing_barred = np.zeros((len(slots), 0), np.int64)
-    banned_rows, banned_ids = banned_tokens(table, slots, places.positions, nothing_barred)
+    banned_rows, banned_ids = early_endings(table, slots, places.positions)
     return {
         "slots": slots,
         "places": plan.row_places,

@@ -25,8 +25,8 @@ from blockdiff.engine.decisions import overwrite, write_accepted
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
+from blockdiff.transfer import Array, to_device
 
-Array = npt.NDArray[np.generic]
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
 GREEDY_TILE = 1 << 24
 SAMPLED_TILE = 1 << 22
@@ -50,10 +50,8 @@ def run_round(
     edited = np.flatnonzero(insert_delete.edits(table, plan.group_slots))
     rows = _row_arrays(table, plan, insert_delete)
     groups = _group_arrays(table, plan)
-    arrays = batch_arrays(table, plan)
-    device = to_device({**arrays, **rows, **groups}, model.device)
-    batch = RoundBatch(**{name: device[name] for name in arrays})
-    hidden = model.hidden(batch, caches)
+    device = to_device({**rows, **groups}, model.device)
+    hidden = model.hidden(make_batch(table, plan), caches)
     if not len(plan.group_slots):
         return NOTHING
     wanted = _Wanted(
@@ -72,41 +70,18 @@ def run_round(
     return decisions
 
 
-def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
-    """The fields of a ``RoundBatch``."""
-    return {
-        "token_ids": plan.token_ids,
-        "positions": plan.positions,
-        "segment_starts": plan.segment_starts,
-        "phases": plan.phases,
-        "slots": plan.slots,
-        "contexts": plan.contexts,
-        "logit_rows": plan.logit_rows,
-        "block_lengths": table.block_length[plan.slots],
-    }
-
-
-def to_device(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
-    """All arrays as tensors of ``device``; on the host they share the arrays' memory."""
-    if device.type == "cpu":
-        return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-    return move_packed(arrays, device)
-
-
-def move_packed(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
-    """All arrays as tensors of ``device``, with one transfer per element kind."""
-    moved: dict[str, Tensor] = {}
-    for kind in {a.dtype for a in arrays.values()}:
-        names = [name for name, a in arrays.items() if a.dtype == kind]
-        flat = torch.from_numpy(np.concatenate([arrays[name].ravel() for name in names]))
-        if device.type == "cuda":
-            flat = flat.pin_memory()
-        parts = torch.split(
-            flat.to(device, non_blocking=True), [arrays[name].size for name in names]
-        )
-        for name, part in zip(names, parts, strict=True):
-            moved[name] = part.view(arrays[name].shape)
-    return moved
+def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
+    """The rows of ``plan``."""
+    return RoundBatch(
+        token_ids=plan.token_ids,
+        positions=plan.positions,
+        segment_starts=plan.segment_starts,
+        phases=plan.phases,
+        slots=plan.slots,
+        contexts=plan.contexts,
+        logit_rows=plan.logit_rows,
+        block_lengths=table.block_length[plan.slots],
+    )
 
 
 def _row_arrays(table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete) -> dict[str, Array]:

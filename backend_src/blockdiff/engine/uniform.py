@@ -19,16 +19,11 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
-from blockdiff.engine.forward import (
-    SAMPLED_TILE,
-    Array,
-    banned_tokens,
-    batch_arrays,
-    to_device,
-)
-from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch
+from blockdiff.engine.forward import SAMPLED_TILE, banned_tokens, make_batch
+from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.table import Flags, Floats, Ints
+from blockdiff.transfer import Array, to_device
 
 
 class UniformRounds:
@@ -51,9 +46,7 @@ class UniformRounds:
         first_steps = slots[table.step[slots] == 0]
         if len(first_steps):
             model.forget_signals(caches, torch.from_numpy(first_steps).to(model.device))
-        arrays = batch_arrays(table, plan)
-        device = to_device(arrays, model.device)
-        hidden = model.hidden(RoundBatch(**{name: device[name] for name in arrays}), caches)
+        hidden = model.hidden(make_batch(table, plan), caches)
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)

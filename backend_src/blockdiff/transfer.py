@@ -1,9 +1,9 @@
-"""Host arrays to a device, in as few transfers as there are kinds of elements.
+"""Copies between host and device: all arrays of a round at once, one transfer each way.
 
 Knows nothing of what the arrays mean.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -34,3 +34,11 @@ def move_packed(arrays: Mapping[str, Array], device: torch.device) -> dict[str, 
         for name, part in zip(names, parts, strict=True):
             moved[name] = part.view(arrays[name].shape)
     return moved
+
+
+def fetch(tensors: Sequence[Tensor]) -> list[npt.NDArray[np.float64]]:
+    """Host copies as float64, by one transfer; integers are exact up to 2 ** 53."""
+    flat = torch.cat([tensor.double().flatten() for tensor in tensors]).cpu().numpy()
+    ends = np.cumsum([tensor.numel() for tensor in tensors])
+    parts = np.split(flat, ends[:-1])
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

@@ -23,9 +23,11 @@ from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, noise_keys
 from blockdiff.engine.decisions import overwrite, write_accepted
 from blockdiff.engine.insert_delete import InsertDelete, Resample
+from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
-from blockdiff.transfer import Array, to_device
+from blockdiff.transfer import Array, fetch, to_device
 
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
 GREEDY_TILE = 1 << 24
@@ -45,13 +47,15 @@ def run_round(
     table: SlotTable,
     plan: RoundPlan,
     insert_delete: InsertDelete,
+    statistics: ExpertStatistics,
 ) -> Decisions:
     """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
     edited = np.flatnonzero(insert_delete.edits(table, plan.group_slots))
     rows = _row_arrays(table, plan, insert_delete)
     groups = _group_arrays(table, plan)
     device = to_device({**rows, **groups}, model.device)
-    hidden = model.hidden(make_batch(table, plan), caches)
+    hits = statistics.next_round(len(plan.token_ids))
+    hidden = run_hidden(model, make_batch(table, plan), caches, hits)
     if not len(plan.group_slots):
         return NOTHING
     wanted = _Wanted(
@@ -59,7 +63,9 @@ def run_round(
         alternatives=insert_delete.controls if len(edited) else None,
     )
     chosen = _choose(model, hidden, device, rows, wanted)
-    packed = _decide(chosen, plan, table, device).cpu().numpy()
+    packed, *counts = fetch([_decide(chosen, plan, table, device), *statistics.due(hits)])
+    for found in counts:
+        statistics.publish(found)
     decided = (packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
     decisions = write_accepted(table, plan.group_slots, *decided)
     if len(edited):
@@ -68,6 +74,15 @@ def run_round(
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
         overwrite(decisions, edited, update)
     return decisions
+
+
+def run_hidden(
+    model: BlockDiffusionModel, batch: RoundBatch, caches: ModelCaches, hits: ExpertHits | None
+) -> Tensor:
+    """``model.hidden``; only models that have experts need to know of ``hits``."""
+    if hits is None:
+        return model.hidden(batch, caches)
+    return model.hidden(batch, caches, hits=hits)
 
 
 def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blockdiff.config import UniformDefaults
 from blockdiff.core import Phase
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.pages import CachePool, CacheRoom, CacheSizes, CacheWork, Ints
 
 NO_MASK_TOKEN = -1
@@ -40,6 +41,8 @@ class ModelInfo:
     split_token_id: int = NO_CONTROL_TOKEN
     algorithms: tuple[str, ...] = ("low_confidence",)  # the first one is the default
     uniform: UniformDefaults | None = None  # set: canvases start as random tokens, not as masks
+    num_experts: int = 0  # routed ones of a layer
+    expert_layers: tuple[int, ...] = ()  # numbers of the layers that have them
 
     @property
     def decodes_blocks(self) -> bool:
@@ -177,10 +180,14 @@ class BlockDiffusionModel(Protocol):
         """
         ...
 
-    def hidden(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
+    def hidden(
+        self, batch: RoundBatch, caches: ModelCaches, *, hits: ExpertHits | None = None
+    ) -> Tensor:
         """Run one round; final normalised hidden rows [L, H] of ``batch.logit_rows``.
 
         PREFILL and COMMIT segments write ``caches`` in place, PREVIEW segments only read them.
+        The experts that all rows choose are added to ``hits``, which has the lines of
+        ``info.expert_layers``.
         """
         ...
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from blockdiff.models.base import ModelInfo, RoundBatch
+from blockdiff.pages import CachePool, CacheRoom, CacheSizes, CacheWork, make_room
 
 VOCABULARY = 16
 MASK, EOS = VOCABULARY - 1, VOCABULARY - 2
@@ -15,12 +16,10 @@ MASK, EOS = VOCABULARY - 1, VOCABULARY - 2
 class StubCaches:
     """Keeps nothing."""
 
-    def __init__(self, num_slots: int, max_context: int) -> None:
-        self.num_slots = num_slots
-        self.max_context = max_context
-        self.lengths = torch.zeros(num_slots, dtype=torch.int64)
+    def __init__(self, room: CacheRoom) -> None:
+        self.room = room
 
-    def reset(self, slots: Tensor) -> None:
+    def prepare(self, work: CacheWork) -> None:
         """See ``models.base``."""
 
 
@@ -41,9 +40,15 @@ class StubModel:
         self._logits = torch.randn(max_rows, VOCABULARY, generator=generator)
         self._hidden = torch.zeros(max_rows, 1)
 
-    def new_caches(self, num_slots: int, max_context: int) -> StubCaches:
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> StubCaches:
         """See ``models.base``."""
-        return StubCaches(num_slots, max_context)
+        return StubCaches(make_room(num_slots, max_context, self.info.block_length, pool))
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """See ``models.base``."""
+        return CacheSizes(page_bytes=1, state_bytes=0)
 
     def hidden(self, batch: RoundBatch, caches: object, *, hits: object = None) -> Tensor:
         """See ``models.base``."""

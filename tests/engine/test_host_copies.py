@@ -18,7 +18,7 @@ from blockdiff.checkpoint import load_model
 from blockdiff.core import Mode
 from blockdiff.decoding.acceptance import ALGORITHMS
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.engine.transfer import fetch_packed, move_packed
+from blockdiff.transfer import fetch_packed, move_packed
 
 from .checkpoint import CANVAS_CHECKPOINT
 from .fakes import HashModel, info, request
@@ -73,15 +73,16 @@ class Reads(TorchDispatchMode):
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Counts from now on; both ways of a round's arrays are those of a device."""
-    for module in ("forward", "uniform", "row_rules"):
-        monkeypatch.setattr(f"blockdiff.engine.{module}.to_device", move_packed)
-        monkeypatch.setattr(f"blockdiff.engine.{module}.fetch", fetch_packed, raising=False)
+    for name in ("uniform.to_device", "row_rules.to_device"):
+        monkeypatch.setattr(f"blockdiff.engine.{name}", move_packed)
+    for name in ("uniform.fetch", "forward.fetch"):
+        monkeypatch.setattr(f"blockdiff.engine.{name}", fetch_packed)
     return Reads(monkeypatch)
 
 
 def check_rounds(engine: Engine, reads: Reads, patch: pytest.MonkeyPatch) -> None:
     """Runs until there is nothing to do; every round reads once, or not at all without groups."""
-    for owner, name in ((engine.model, "hidden"), (engine._caches, "reset")):
+    for owner, name in ((engine.model, "hidden"), (engine._caches, "prepare")):
         patch.setattr(owner, name, reads.uncounted(getattr(owner, name)))
     rounds = 0
     with reads:

@@ -18,11 +18,11 @@ from blockdiff.engine.decisions import Chosen, decide, overwrite, spread
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.row_rules import RowRules, make_rules
 from blockdiff.engine.statistics import ExpertStatistics
-from blockdiff.engine.transfer import Array, fetch, to_device
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.table import Ints
+from blockdiff.transfer import Array, fetch
 
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
 GREEDY_TILE = 1 << 24
@@ -39,7 +39,7 @@ def run_round(
 ) -> Decisions:
     """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
     hits = statistics.next_round(len(plan.token_ids))
-    hidden = run_hidden(model, make_batch(model, table, plan), caches, hits)
+    hidden = run_hidden(model, make_batch(table, plan), caches, hits)
     if not len(plan.group_slots):
         return NOTHING
     # A device computes while the host prepares what follows the forward.
@@ -73,19 +73,18 @@ def run_hidden(
     return model.hidden(batch, caches, hits=hits)
 
 
-def make_batch(model: BlockDiffusionModel, table: SlotTable, plan: RoundPlan) -> RoundBatch:
-    """The rows of ``plan`` on the model's device."""
-    arrays: dict[str, Array] = {
-        "token_ids": plan.token_ids,
-        "positions": plan.positions,
-        "segment_starts": plan.segment_starts,
-        "phases": plan.phases,
-        "slots": plan.slots,
-        "contexts": plan.contexts,
-        "logit_rows": plan.logit_rows,
-        "block_lengths": table.block_length[plan.slots],
-    }
-    return RoundBatch(**to_device(arrays, model.device))
+def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
+    """The rows of ``plan``."""
+    return RoundBatch(
+        token_ids=plan.token_ids,
+        positions=plan.positions,
+        segment_starts=plan.segment_starts,
+        phases=plan.phases,
+        slots=plan.slots,
+        contexts=plan.contexts,
+        logit_rows=plan.logit_rows,
+        block_lengths=table.block_length[plan.slots],
+    )
 
 
 def _choose(

@@ -22,10 +22,10 @@ from blockdiff.decoding.uniform import (
 from blockdiff.engine.forward import SAMPLED_TILE, make_batch, run_hidden
 from blockdiff.engine.row_rules import early_endings
 from blockdiff.engine.statistics import ExpertStatistics
-from blockdiff.engine.transfer import Array, fetch, to_device
 from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.table import Flags, Floats, Ints
+from blockdiff.transfer import Array, fetch, to_device
 
 
 class UniformRounds:
@@ -55,7 +55,7 @@ class UniformRounds:
         if len(first_steps):
             model.forget_signals(caches, torch.from_numpy(first_steps).to(model.device))
         hits = statistics.next_round(len(plan.token_ids))
-        hidden = run_hidden(model, make_batch(model, table, plan), caches, hits)
+        hidden = run_hidden(model, make_batch(table, plan), caches, hits)
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)

@@ -24,11 +24,11 @@ def accept(confidence: Floats, masked: Flags, minimum: Ints, threshold: Floats) 
     preview makes progress), threshold [G] (compared with ``>``). Returns [G, B]. Equal confidences
     are taken from the left.
     """
-    accepted: Flags = masked & (confidence > threshold[:, None])
-    few = np.flatnonzero(accepted.sum(axis=1) < minimum)
-    if len(few):
-        accepted[few] = _take_best(confidence[few], masked[few], minimum[few])
-    return accepted
+    above: Flags = masked & (confidence > threshold[:, None])
+    count = above.sum(axis=1)
+    if (count >= minimum).all():
+        return above
+    return _take_best(confidence, masked, np.maximum(count, minimum))
 
 
 def accept_by(
@@ -71,10 +71,9 @@ def find_edits(confidence: Floats, is_other: Flags, is_editable: Flags, threshol
 def _take_best(score: Floats, masked: Flags, count: Ints) -> Flags:
     """The ``count`` [G] masked positions of highest score [G, B], equal ones from the left."""
     order = np.argsort(np.where(masked, -score, np.inf), axis=1, kind="stable")
-    lines, width = masked.shape
-    best = np.zeros_like(masked)
-    best[np.arange(lines)[:, None], order] = np.arange(width) < count[:, None]
-    return best & masked
+    rank = np.argsort(order, axis=1)
+    best: Flags = masked & (rank < count[:, None])
+    return best
 
 
 def scheduled_minimum(

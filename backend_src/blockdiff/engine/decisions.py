@@ -3,7 +3,7 @@
 Knows the slot table and the plan; knows nothing of devices or of how tokens are chosen.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,19 +29,20 @@ def decide(table: SlotTable, plan: RoundPlan, chosen: Chosen) -> Decisions:
     are used up; any other block has no token that may change later.
     """
     slots = plan.group_slots
-    tokens, log_probs = spread(table, plan, chosen.tokens), spread(table, plan, chosen.log_probs)
-    width = tokens.shape[1]
+    width = block_width(table, plan)
+    tokens, log_probs = spread(plan, chosen.tokens, width), spread(plan, chosen.log_probs, width)
     canvas, was_open = table.canvas[slots, :width], table.masked[slots, :width]
-    is_decided = spread(table, plan, np.ones(len(chosen.tokens), np.bool_))
-    # What is not a number comes first, so that its request fails at once.
-    confidence = np.where(np.isnan(log_probs), np.inf, np.exp(log_probs, dtype=np.float64))
-    measures = (confidence.astype(np.float32), chosen.entropy)
-    accepted = _accept(table, plan, measures, is_decided & was_open)
-    is_editing = table.is_editing[slots]
+    confidence = np.exp(log_probs)
+    if np.isnan(chosen.log_probs).any():
+        # What is not a number comes first, so that its request fails at once.
+        confidence = np.where(np.isnan(log_probs), np.float32(np.inf), confidence)
+    is_editing, is_decided = table.is_editing[slots], was_open
+    if is_editing.any() or table.is_autoregressive[slots].any():
+        is_decided = spread(plan, np.ones(len(chosen.tokens), np.bool_), width)
+    accepted = _accept(table, plan, (confidence, chosen.entropy), is_decided & was_open)
     if is_editing.any():
-        is_editable = is_decided & ~was_open
-        limit = table.editing_threshold[slots]
-        accepted |= find_edits(measures[0], tokens != canvas, is_editable, limit)
+        is_editable, limit = is_decided & ~was_open, table.editing_threshold[slots]
+        accepted |= find_edits(confidence, tokens != canvas, is_editable, limit)
     is_open = was_open & ~accepted
     is_settled = ~is_editing
     if is_editing.any():
@@ -54,9 +55,13 @@ def decide(table: SlotTable, plan: RoundPlan, chosen: Chosen) -> Decisions:
     )
 
 
-def spread(table: SlotTable, plan: RoundPlan, rows: npt.NDArray[np.generic]) -> npt.NDArray:
-    """Values of the decided rows [L] at their places [G, B]; zero elsewhere."""
-    width = int(table.block_length[plan.group_slots].max())
+def block_width(table: SlotTable, plan: RoundPlan) -> int:
+    """B, the longest block of the plan's groups."""
+    return int(table.block_length[plan.group_slots].max())
+
+
+def spread(plan: RoundPlan, rows: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """Values of the decided rows [L] at their places [G, B] of ``width`` B; zero elsewhere."""
     grid = np.zeros((len(plan.group_slots), width), rows.dtype)
     grid[plan.row_groups, plan.row_places] = rows
     return grid
@@ -67,14 +72,16 @@ def _accept(
 ) -> Flags:
     """Accepted places [G, B]; the single row of an autoregressive group always is."""
     slots, (confidence, entropy) = plan.group_slots, measures
-    minimum = scheduled_minimum(
-        table.block_length[slots], table.schedule_steps[slots], table.step[slots]
-    )
-    minimum = np.maximum(minimum, table.least_accepted[slots])
+    minimum, steps = table.least_accepted[slots], table.schedule_steps[slots]
+    if steps.any():
+        scheduled = scheduled_minimum(table.block_length[slots], steps, table.step[slots])
+        minimum = np.maximum(minimum, scheduled)
     algorithm, limit = table.algorithm[slots], table.threshold[slots]
     if not algorithm.any():
         return accept(confidence, is_open, minimum, limit)
-    spreads = np.zeros_like(confidence) if entropy is None else spread(table, plan, entropy)
+    spreads = np.zeros_like(confidence)
+    if entropy is not None:
+        spreads = spread(plan, entropy, confidence.shape[1])
     return accept_by(algorithm, confidence, spreads, is_open, minimum, limit)
 
 

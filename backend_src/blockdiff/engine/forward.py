@@ -14,7 +14,7 @@ from blockdiff.decoding.acceptance import ENTROPY_BOUNDED
 from blockdiff.decoding.alternatives import best_unbanned, choose_alternatives
 from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import choose_tokens, entropies
-from blockdiff.engine.decisions import Chosen, decide, overwrite, spread
+from blockdiff.engine.decisions import Chosen, block_width, decide, overwrite, spread
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.row_rules import RowRules, make_rules
 from blockdiff.engine.statistics import ExpertStatistics
@@ -119,8 +119,9 @@ def _choose(
 
 def _choices(table: SlotTable, plan: RoundPlan, lines: Sequence[Array], edited: Ints) -> Choices:
     """Lines of ``_choose`` without entropies, as insert and delete editing reads them."""
+    width = block_width(table, plan)
     other, best, final = (
-        [spread(table, plan, line)[edited] for line in lines[first : first + 2]]
+        [spread(plan, line, width)[edited] for line in lines[first : first + 2]]
         for first in (0, 2, 4)
     )
     return Choices(*best, *other, *final)

@@ -192,12 +192,12 @@ class Scheduler:
         table = self.table
         places = np.arange(table.masked.shape[1])
         is_open = (places < table.block_length[slots][:, None]) & table.is_unsettled[slots][:, None]
-        is_open &= places >= table.first_response[slots][:, None]
+        is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
         return find_endings(
             table.canvas[slots],
             table.masked[slots] | is_open,
             table.block_length[slots],
-            table.first_response[slots],
+            table.first_ending(slots),
             table.eos_ids[slots],
         )
 

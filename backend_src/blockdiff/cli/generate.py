@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line
 from blockdiff.cli.loading import (
     load_tokenizer,
     load_with_progress,
@@ -24,7 +25,7 @@ from blockdiff.cli.loading import (
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
-from blockdiff.cli.request_lines import Job, RequestLine, build_request, check_fields, parse_line
+from blockdiff.cli.request_lines import Job, build_request
 from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
@@ -78,6 +79,12 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="1 is off.")] = None,
     seed: Annotated[int | None, typer.Option(help="Output depends on request and seed.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    pinned: Annotated[
+        str | None, typer.Option(help='Given answer tokens by place, as JSON: {"5": 17}.')
+    ] = None,
+    suffix: Annotated[str | None, typer.Option(help="Given text behind --gap open places.")] = None,
+    suffix_ids: Annotated[str | None, typer.Option(help="The same as token ids.")] = None,
+    gap: Annotated[int | None, typer.Option(min=1, help="Places before the suffix.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after EOS.")] = False,
     mode: Annotated[Mode | None, typer.Option(help="Default: diffusion.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -91,7 +98,7 @@ def generate(
     flags: dict[str, Any] = {
         "prompt": prompt,
         "messages": _from_json("messages", messages),
-        "input_ids": _ids(input_ids),
+        "input_ids": _ids("input_ids", input_ids),
         "tools": _from_json("tools", tools),
         "enable_thinking": enable_thinking,
         "max_tokens": max_tokens,
@@ -107,6 +114,10 @@ def generate(
         "top_p": top_p,
         "seed": seed,
         "stop": stop or None,
+        "pinned": _from_json("pinned", pinned),
+        "suffix": suffix,
+        "suffix_ids": _ids("suffix_ids", suffix_ids),
+        "gap": gap,
         "ignore_eos": ignore_eos or None,
         "mode": None if mode is None else str(mode),
     }
@@ -146,14 +157,14 @@ def _from_json(flag: str, text: str | None) -> Any:
         raise ConfigError(f"{flag}: not JSON of ordinary depth and numbers") from error
 
 
-def _ids(text: str | None) -> list[int] | None:
+def _ids(flag: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",")] if text.strip() else []
     except ValueError as error:
         raise ConfigError(
-            f"input_ids: {text[:60]!r} must be token ids separated by commas, e.g. 1,2,3"
+            f"{flag}: {text[:60]!r} must be token ids separated by commas, e.g. 1,2,3"
         ) from error
 
 

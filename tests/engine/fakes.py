@@ -161,8 +161,13 @@ def softmax(row: Array) -> Array:
     return total
 
 
-def decode_alone(model: FakeModel, wanted: Request) -> tuple[list[int], list[int]]:
-    """Greedy output ids and denoise steps per block, straight from the rules."""
+def decode_alone(
+    model: FakeModel, wanted: Request, truncates: bool = False
+) -> tuple[list[int], list[int]]:
+    """Greedy output ids and denoise steps per block, straight from the rules.
+
+    ``truncates``: the last block ends where ``max_tokens`` does.
+    """
     facts = model.info
     eos = facts.eos_token_ids if wanted.eos_ids is None else wanted.eos_ids
     prompt = list(wanted.input_ids)
@@ -189,7 +194,9 @@ def decode_alone(model: FakeModel, wanted: Request) -> tuple[list[int], list[int
             final = [*prompt, *output]
             start = len(final) - len(final) % length if facts.block_anchor == "zero" else len(final)
             fixed = {**given, **dict(enumerate(final[start:], start))}
-            block, steps = _decode_block(model, wanted, final[:start], fixed, choose)
+            end = len(prompt) + wanted.max_tokens if truncates else start + length
+            positions = range(start, min(start + length, end))
+            block, steps = _decode_block(model, wanted, final[:start], positions, fixed, choose)
             block = block[len(final) - start :]
             steps_per_block.append(steps)
         for token in block[: wanted.max_tokens - len(output)]:
@@ -203,13 +210,12 @@ def _decode_block(
     model: FakeModel,
     wanted: Request,
     prefix: list[int],
+    positions: range,
     fixed: dict[int, int],
     choose: Callable[[Array, int], tuple[int, float]],
 ) -> tuple[list[int], int]:
     """Denoise one whole block, without any early end; ``fixed`` tokens by position."""
     decoding = wanted.decoding
-    length = decoding.block_length or model.info.block_length
-    positions = range(len(prefix), len(prefix) + length)
     canvas = [fixed.get(position, model.info.mask_token_id) for position in positions]
     open_places = [place for place, position in enumerate(positions) if position not in fixed]
     # A schedule shares out all places but those that the request has pinned.

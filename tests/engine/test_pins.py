@@ -38,13 +38,16 @@ def pinned_requests(draw: st.DrawFn, uid: int) -> Request:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data(), st.sampled_from(["prompt_end", "zero"]))
-def test_requests_with_pins_follow_the_definition(data: st.DataObject, anchor: str) -> None:
+@given(st.data(), st.sampled_from(["prompt_end", "zero"]), st.booleans())
+def test_requests_with_pins_follow_the_definition(
+    data: st.DataObject, anchor: str, truncates: bool
+) -> None:
     model = HashModel(info(block_anchor=anchor))
     wanted = [data.draw(pinned_requests(uid)) for uid in range(data.draw(st.integers(1, 4)))]
-    results = run(Engine(model, EngineConfig(max_slots=2, prefill_token_budget=7)), wanted)
+    config = EngineConfig(max_slots=2, prefill_token_budget=7, truncate_last_block=truncates)
+    results = run(Engine(model, config), wanted)
     for one in wanted:
-        output, steps = decode_alone(model, one)
+        output, steps = decode_alone(model, one, truncates)
         got = ids(results[one.uid])
         assert got == output
         used = [block.denoise_steps for block in results[one.uid]]

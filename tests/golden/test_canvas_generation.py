@@ -14,7 +14,7 @@ from blockdiff.core import Phase as Kind
 from blockdiff.decoding.draws import NoiseDraws, Places
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine import uniform as rounds
-from blockdiff.errors import RequestError
+from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.diffusion_gemma import DiffusionGemmaModel
 from tests.engine.fakes import ids, run
@@ -163,6 +163,11 @@ def test_output_depends_on_request_and_seed_only(slots: int, budget: int) -> Non
     for wanted in many():
         alone = generate([wanted], 1)[wanted.uid]
         assert ids(together[wanted.uid]) == ids(alone)
+
+
+def test_canvases_are_never_truncated() -> None:
+    with pytest.raises(ConfigError, match="truncate_last_block: .*diffusion_gemma"):
+        Engine(model(), EngineConfig(truncate_last_block=True))
 
 
 def test_seeds_differ() -> None:

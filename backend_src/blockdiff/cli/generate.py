@@ -6,6 +6,7 @@ Knows flags, files and output; the engine does the work.
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,6 +15,7 @@ import typer
 from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.engine_options import TruncateLastBlock
 from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line
 from blockdiff.cli.loading import (
     load_tokenizer,
@@ -90,6 +92,7 @@ def generate(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: ComputeDtype = "float32",
     concurrency: Annotated[int, typer.Option(min=1, help="Slots.")] = DEFAULT_CONCURRENCY,
+    truncate_last_block: TruncateLastBlock = False,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     output: Annotated[OutputFormat, typer.Option("--format")] = OutputFormat.text,
@@ -127,7 +130,8 @@ def generate(
     loaded = load_with_progress(model, device, dtype, parallel)
     jobs = _build_jobs(lines, loaded, tokenizer)
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
-    engine = _build_engine(loaded, tokenizer, jobs, concurrency, draws)
+    wanted = EngineConfig(max_slots=concurrency, truncate_last_block=truncate_last_block)
+    engine = _build_engine(loaded, tokenizer, jobs, wanted, draws)
     show = _print_json if output is OutputFormat.json else _print_text
     ended = {} if draws is None else draws.ended
 
@@ -198,14 +202,15 @@ def _build_engine(
     model: BlockDiffusionModel,
     tokenizer: Tokenizer | None,
     jobs: Sequence[Job],
-    concurrency: int,
+    wanted: EngineConfig,
     draws: DrawSource | None,
 ) -> Engine:
     """An engine whose caches are as large as the jobs need; every job is checked against it."""
     limit = model.info.max_context
     needed = max(len(job.request.input_ids) + job.request.max_tokens for job in jobs)
-    config = EngineConfig(
-        max_slots=min(concurrency, len(jobs)),
+    config = replace(
+        wanted,
+        max_slots=min(wanted.max_slots, len(jobs)),
         max_context=limit if needed < 1 else min(needed, limit),
         max_output_tokens=limit,
     )

@@ -17,6 +17,9 @@ class EngineConfig:
     """Largest ``max_tokens`` of a request."""
     num_threads: int | None = None
     """CPU threads of torch; None leaves torch's own choice."""
+    truncate_last_block: bool = False
+    """Whether the last block of a request ends where ``max_tokens`` does: fewer rows, but open
+    positions beyond the limit no longer have a part in the others."""
 
     def __post_init__(self) -> None:
         for name in ("max_slots", "prefill_token_budget", "max_output_tokens"):

@@ -82,7 +82,7 @@ def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
         "slots": plan.slots,
         "contexts": plan.contexts,
         "logit_rows": plan.logit_rows,
-        "block_lengths": table.block_length[plan.slots],
+        "block_lengths": table.full_length[plan.slots],
     }
 
 

@@ -81,8 +81,9 @@ class Scheduler:
         mask_token_id: int,
         prefill_token_budget: int,
         start_canvas: StartCanvas | None = None,
+        truncates_last: bool = False,
     ) -> None:
-        self.table = SlotTable(num_slots, mask_token_id, start_canvas)
+        self.table = SlotTable(num_slots, mask_token_id, start_canvas, truncates_last)
         self.counters = Counters()
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}

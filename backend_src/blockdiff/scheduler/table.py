@@ -40,9 +40,14 @@ class SlotTable:
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
     def __init__(
-        self, num_slots: int, mask_token_id: int, start_canvas: StartCanvas | None = None
+        self,
+        num_slots: int,
+        mask_token_id: int,
+        start_canvas: StartCanvas | None = None,
+        truncates_last: bool = False,
     ) -> None:
         self.num_slots = num_slots
+        self._truncates_last = truncates_last
         self._start_canvas = start_canvas
         self.mask_token_id = mask_token_id
         self.state = self._ints()
@@ -77,6 +82,8 @@ class SlotTable:
         self.top_p: Floats = np.ones(num_slots, np.float32)
         self.seed: npt.NDArray[np.uint64] = np.zeros(num_slots, np.uint64)
 
+        # All blocks of a slot but a truncated last one; the grid of commits.
+        self.full_length = self._ints()
         # The open block of each slot.
         self.block_length = self._ints()
         self.block_start = self._ints()
@@ -140,7 +147,7 @@ class SlotTable:
         self._set_endings(slot, request)
         self._set_choices(slot, request.sampling, request.decoding, threshold)
 
-        self.block_length[slot] = block_length
+        self.full_length[slot] = block_length
         self.block_index[slot] = -1
         self.open_block(slot, prompt_length - tail)
         self.canvas[slot, :tail] = self.prompts[slot][prompt_length - tail :]
@@ -181,7 +188,10 @@ class SlotTable:
 
         All of it is open but for pinned places; it holds masks or what ``start_canvas`` says.
         """
-        length = int(self.block_length[slot])
+        length = int(self.full_length[slot])
+        if self._truncates_last and not self.is_autoregressive[slot]:
+            length = min(length, int(self.end_position[slot]) - start)
+        self.block_length[slot] = length
         self.block_start[slot] = start
         self.block_index[slot] += 1
         self.first_response[slot] = 0

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from blockdiff.core import FinishReason, Mode, Phase, Request
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.engine.forward import move_packed
+from blockdiff.engine.transfer import move_packed
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import ModelCaches, RoundBatch
 

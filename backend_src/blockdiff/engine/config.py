@@ -20,6 +20,8 @@ class EngineConfig:
     truncate_last_block: bool = False
     """Whether the last block of a request ends where ``max_tokens`` does: fewer rows, but open
     positions beyond the limit no longer have a part in the others."""
+    expert_statistics_interval: int = 16
+    """Experts are counted in one of so many rounds; 0: never."""
 
     def __post_init__(self) -> None:
         for name in ("max_slots", "prefill_token_budget", "max_output_tokens"):
@@ -27,6 +29,11 @@ class EngineConfig:
         for name in ("max_context", "num_threads"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
+        interval = self.expert_statistics_interval
+        if interval < 0:
+            raise ConfigError(
+                f"expert_statistics_interval: {interval} is not allowed; it must be at least 0"
+            )
 
 
 def _check_positive(name: str, value: int) -> None:

@@ -74,8 +74,9 @@ def _accept(
     slots, (confidence, entropy) = plan.group_slots, measures
     minimum, steps = table.least_accepted[slots], table.schedule_steps[slots]
     if steps.any():
-        scheduled = scheduled_minimum(table.block_length[slots], steps, table.step[slots])
-        minimum = np.maximum(minimum, scheduled)
+        # A schedule shares out what the block has to decide.
+        shared = table.block_length[slots] - table.pinned[slots].sum(axis=1)
+        minimum = np.maximum(minimum, scheduled_minimum(shared, steps, table.step[slots]))
     algorithm, limit = table.algorithm[slots], table.threshold[slots]
     if not algorithm.any():
         return accept(confidence, is_open, minimum, limit)

@@ -83,7 +83,7 @@ def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
         slots=plan.slots,
         contexts=plan.contexts,
         logit_rows=plan.logit_rows,
-        block_lengths=table.block_length[plan.slots],
+        block_lengths=table.full_length[plan.slots],
     )
 
 

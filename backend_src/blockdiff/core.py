@@ -87,6 +87,8 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     decoding: DecodingParams = field(default_factory=DecodingParams)
     deadline: float | None = None  # time.monotonic() seconds
+    priority: int = 0
+    """Among running requests the lowest number goes first, for prefill and when memory is short."""
 
 
 @dataclass

@@ -81,6 +81,8 @@ def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
         "phases": plan.phases,
         "slots": plan.slots,
         "contexts": plan.contexts,
+        "pages": plan.pages,
+        "snapshots": plan.snapshots,
         "logit_rows": plan.logit_rows,
         "block_lengths": table.block_length[plan.slots],
     }

@@ -84,6 +84,8 @@ class RoundBatch:
     contexts: Tensor  # [S] int64
     logit_rows: Tensor  # [L] int64, rows whose logits are wanted, in output order
     block_lengths: Tensor  # [S] int64, the grid of block-causal commits
+    pages: Tensor | None = None
+    snapshots: Tensor | None = None
 
     @classmethod
     def from_segments(

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blockdiff.pages import CachePool, CacheSizes, CacheWork
 from blockdiff.core import BlockResult, DecodingParams, Mode, Phase, Request, SamplingParams
 from blockdiff.engine import Engine
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.pages import CachePool, CacheSizes, CacheWork
 
 Array = npt.NDArray[Any]
 VOCAB, MASK, EOS = 40, 39, 38

@@ -29,7 +29,7 @@ from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
 from blockdiff.scheduler import Decisions, RoundPlan, Scheduler
-from blockdiff.scheduler.scheduler import Counters
+from blockdiff.scheduler.counters import Counters
 from blockdiff.text import TextCodec, TextStream
 
 logger = logging.getLogger(__name__)

@@ -63,7 +63,7 @@ def check_fits(request: Request, rules: MemoryRules) -> None:
     if needed > rules.pages:
         room = rules.pages * rules.page_length
         raise RequestError(
-            f"max_tokens: {prompt} prompt tokens and {request.max_tokens} more need {needed} pages; "
-            f"the cache has {rules.pages} pages of {rules.page_length} tokens, "
+            f"max_tokens: {prompt} prompt tokens and {request.max_tokens} more need "
+            f"{needed} pages; the cache has {rules.pages} pages of {rules.page_length} tokens, "
             f"allowed together: up to {room + 1}"
         )

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blockdiff.pages import CacheWork
+from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.pages import PagePool
 from blockdiff.scheduler.prefix import PrefixTree, Unit
 from blockdiff.scheduler.snapshots import SnapshotLines
-from blockdiff.scheduler.table import Flags, Ints, SlotState, SlotTable
+from blockdiff.scheduler.table import Flags, Ints, SlotTable
 
 NO_LINE = -1
 
@@ -62,7 +63,7 @@ def _array(numbers: object) -> Ints:
 class Memory:
     """Pages by slot. ``tables`` [slots, pages per slot] names them in order of position."""
 
-    def __init__(self, table: SlotTable, rules: MemoryRules) -> None:
+    def __init__(self, table: SlotTable, rules: MemoryRules, counters: Counters) -> None:
         self.rules = rules
         self.pool = PagePool(rules.pages)
         self.lines: SnapshotLines[Unit] = SnapshotLines(
@@ -75,8 +76,8 @@ class Memory:
         self.paths: list[list[Unit]] = [[] for _ in range(table.num_slots)]
         self.pending = PendingWork()
         self.suspended: list[int] = []
-        self.suspensions = 0
         self._table = table
+        self._counters = counters
 
     def pages_for(self, tokens: Ints) -> Ints:
         """Pages that so many tokens fill or begin."""
@@ -184,7 +185,7 @@ class Memory:
 
     def suspend(self, slot: int) -> None:
         """Take all pages of ``slot``; its tokens will be written again."""
-        self.suspensions += 1
+        self._counters.suspensions += 1
         self.suspended.append(slot)
         self.release(slot)
         self._table.suspend(slot)

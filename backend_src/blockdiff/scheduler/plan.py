@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blockdiff.pages import CacheWork
 from blockdiff.core import Phase
+from blockdiff.pages import CacheWork
 from blockdiff.scheduler.choice import Chosen, Segments
 from blockdiff.scheduler.memory import Memory
 from blockdiff.scheduler.table import Flags, Ints, SlotTable

@@ -24,7 +24,7 @@ def share_budget(remaining: Ints, granule: Ints, priority: Ints, budget: int) ->
     if not len(chunks):
         return chunks
     is_first = priority == priority[0]
-    reserved = 0 if is_first.all() else budget // SHARE_OF_OTHERS
+    reserved = min(budget // SHARE_OF_OTHERS, int(remaining[~is_first].sum()))
     left = budget
     for priorities in np.unique(priority):
         here = priority == priorities

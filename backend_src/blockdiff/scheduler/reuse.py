@@ -1,4 +1,4 @@
-"""Prefix reuse: what a newcomer need not compute, whom it had better wait for, which states to keep.
+"""Prefix reuse: what newcomers need not compute, whom they wait for, which states are kept.
 
 Knows the slot table and the pages; knows nothing of tensors, models or rounds.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.memory import NO_LINE, Memory
 from blockdiff.scheduler.prefix import Unit, first_digest, next_digest
 from blockdiff.scheduler.table import Ints, SlotState, SlotTable
@@ -29,25 +30,17 @@ class _Record:
     """Snapshot lines being written, by place."""
 
 
-@dataclass
-class ReuseCounts:
-    """Prompt tokens looked up, and those of them that were not computed again."""
-
-    queried: int = 0
-    hits: int = 0
-
-
 class Reuse:
     """Prefix reuse of one engine; does nothing where the rules say so."""
 
-    def __init__(self, table: SlotTable, memory: Memory) -> None:
+    def __init__(self, table: SlotTable, memory: Memory, counters: Counters) -> None:
         self._table = table
         self._memory = memory
         self._tree = memory.tree
         rules = memory.rules
         self.is_on = rules.keeps_prefixes and (not rules.has_states or rules.snapshots > 0)
         self.keeps_states = self.is_on and rules.has_states
-        self.counts = ReuseCounts()
+        self._counters = counters
         self._records: dict[int, _Record] = {}
         # Units that a newcomer is about to commit, so that others need not.
         self._claims: dict[bytes, int] = {}
@@ -59,7 +52,7 @@ class Reuse:
             granule = int(self._table.prefill_granule[slot])
             unit = math.lcm(self._memory.rules.page_length, granule)
             self._records[slot] = _Record(unit, [first_digest(granule)])
-            self.counts.queried += int(self._table.final[slot])
+            self._counters.queried_tokens += int(self._table.final[slot])
 
     def close(self, slot: int) -> None:
         """The request in ``slot`` has ended."""
@@ -143,7 +136,7 @@ class Reuse:
             memory.lines.use(usable[-1].line)
 
     def _advance(self, slot: int, place: int) -> None:
-        self.counts.hits += place - int(self._table.written[slot])
+        self._counters.hit_tokens += place - int(self._table.written[slot])
         self._table.written[slot] = place
 
     def _waits_for(self, slot: int, leader: int) -> bool:

@@ -4,7 +4,7 @@ Knows nothing of torch, models or threads; stop strings are found by a ``StopFin
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
+from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.reuse import Reuse
@@ -64,18 +65,6 @@ class _Running:
     """Positions of the open block that ``stops`` has seen."""
 
 
-@dataclass
-class Counters:
-    """Totals since the start. Written by the thread that runs the engine only."""
-
-    rounds: int = 0
-    requests: int = 0
-    finished: int = 0
-    failed: int = 0
-    output_tokens: int = 0
-    forwards: ForwardCounts = field(default_factory=ForwardCounts)
-
-
 class Scheduler:
     """Slots and the requests in them."""
 
@@ -88,9 +77,9 @@ class Scheduler:
         start_canvas: StartCanvas | None = None,
     ) -> None:
         self.table = SlotTable(num_slots, mask_token_id, start_canvas)
-        self.memory = Memory(self.table, rules)
-        self.reuse = Reuse(self.table, self.memory)
         self.counters = Counters()
+        self.memory = Memory(self.table, rules, self.counters)
+        self.reuse = Reuse(self.table, self.memory, self.counters)
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
         self._slot_of: dict[int, int] = {}

@@ -79,7 +79,8 @@ def _newcomers(table: SlotTable, memory: Memory, reuse: Reuse) -> Ints:
         newcomers = newcomers[~np.isin(newcomers, waiting)]
     # Some are complete already.
     newcomers = newcomers[table.state[newcomers] == SlotState.PREFILL]
-    return newcomers[memory.may_start(newcomers)]
+    started: Ints = newcomers[memory.may_start(newcomers)]
+    return started
 
 
 def split(table: SlotTable, reuse: Reuse, chosen: Chosen) -> Segments:
@@ -107,7 +108,7 @@ def split(table: SlotTable, reuse: Reuse, chosen: Chosen) -> Segments:
         snapshots=np.full(len(previews), NO_LINE, np.int64),
         decides_last_row=np.zeros(len(previews), np.bool_),
     )
-    return Segments(*map(np.concatenate, zip(writing, looking, strict=True)))
+    return Segments(*(np.concatenate(both) for both in zip(writing, looking, strict=True)))
 
 
 def _cut(table: SlotTable, reuse: Reuse, whole: Segments) -> Segments:

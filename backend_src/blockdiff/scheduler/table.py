@@ -196,7 +196,8 @@ class SlotTable:
 
     def by_rank(self, slots: Ints) -> Ints:
         """``slots`` by priority, the lowest number first, and then by arrival."""
-        return slots[np.lexsort((self.arrival[slots], self.priority[slots]))]
+        ranked: Ints = slots[np.lexsort((self.arrival[slots], self.priority[slots]))]
+        return ranked
 
     def close(self, slot: int) -> None:
         self.state[slot] = SlotState.FREE

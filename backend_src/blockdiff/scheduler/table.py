@@ -189,8 +189,14 @@ class SlotTable:
         self.final[slot] = start + length
 
     def suspend(self, slot: int) -> None:
-        """The caches have forgotten ``slot``: what is final of it has to be written again."""
+        """The caches have forgotten ``slot``: what is final of it has to be written again.
+
+        An open canvas is kept, but a random one begins anew, as its signals are gone too.
+        """
         self.written[slot] = 0
+        if self._start_canvas is not None:
+            self.block_index[slot] -= 1
+            self.open_block(slot, int(self.block_start[slot]))
         if self.final[slot]:
             self.state[slot] = SlotState.PREFILL
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from blockdiff.core import BlockResult, DecodingParams, Mode, Phase, Request, SamplingParams
 from blockdiff.engine import Engine
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
-from blockdiff.pages import CachePool, CacheSizes, CacheWork
+from blockdiff.pages import CachePool, CacheRoom, CacheSizes, CacheWork, make_room
 
 Array = npt.NDArray[Any]
 VOCAB, MASK, EOS = 40, 39, 38
@@ -44,11 +44,10 @@ NOT_WRITTEN = -1
 class FakeCaches:
     """Tokens by page and, as the state of a slot, everything committed in it."""
 
-    def __init__(self, num_slots: int, max_context: int, pool: CachePool) -> None:
-        self.num_slots = num_slots
-        self.max_context = max_context
-        self.pages = np.full((pool.pages, pool.page_length), NOT_WRITTEN)
-        self.states: list[tuple[int, ...] | None] = [None] * (num_slots + pool.snapshots)
+    def __init__(self, room: CacheRoom) -> None:
+        self.room = room
+        self.pages = np.full((room.pool.pages, room.pool.page_length), NOT_WRITTEN)
+        self.states: list[tuple[int, ...] | None] = [None] * room.lines
 
     def prepare(self, work: CacheWork) -> None:
         self.pages[work.copy_to] = self.pages[work.copy_from]
@@ -64,7 +63,7 @@ class FakeCaches:
     def write(self, pages: npt.NDArray[np.int64], start: int, tokens: Sequence[int]) -> None:
         places = np.arange(start, start + len(tokens))
         size = self.pages.shape[1]
-        assert len(tokens) + start <= self.max_context, "cache overrun"
+        assert len(tokens) + start <= self.room.max_context, "cache overrun"
         self.pages[pages[places // size], places % size] = tokens
 
 
@@ -86,8 +85,7 @@ class FakeModel:
     def new_caches(
         self, num_slots: int, max_context: int, pool: CachePool | None = None
     ) -> ModelCaches:
-        assert pool is not None, "the engine says what it needs"
-        return FakeCaches(num_slots, max_context, pool)
+        return FakeCaches(make_room(num_slots, max_context, self.info.block_length, pool))
 
     def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
         return CacheSizes(page_bytes=page_length, state_bytes=self.state_bytes)
@@ -115,7 +113,7 @@ class FakeModel:
         ):
             rows = slice(starts[number], starts[number + 1])
             seen = batch.token_ids[rows].tolist()
-            pages = np.asarray(batch.pages)[number]
+            pages = batch.pages[number]
             prefix = caches.read(pages, context)
             assert NOT_WRITTEN not in prefix, "context is not what is committed"
             if self.state_bytes:
@@ -129,7 +127,7 @@ class FakeModel:
                 caches.states[slot] = (*prefix, *seen)
                 if batch.snapshots[number] >= 0:
                     caches.states[int(batch.snapshots[number])] = caches.states[slot]
-        flat = np.concatenate(answers)[np.asarray(batch.logit_rows)]
+        flat = np.concatenate(answers)[batch.logit_rows]
         return torch.from_numpy(flat.astype(np.float32)).reshape(-1, self.info.vocab_size)
 
 

@@ -29,6 +29,8 @@ class EngineConfig:
     """Tokens between two kept states of one request."""
     check_invariants: bool = False
     """Whether the ownership of all memory is proved after every round (slow)."""
+    expert_statistics_interval: int = 16
+    """Experts are counted in one of so many rounds; 0: never."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -43,6 +45,11 @@ class EngineConfig:
                 _check_positive(name, getattr(self, name))
         if self.snapshot_bytes is not None and self.snapshot_bytes < 0:
             raise ConfigError(f"snapshot_bytes: {self.snapshot_bytes} is not allowed; 0 or more is")
+        interval = self.expert_statistics_interval
+        if interval < 0:
+            raise ConfigError(
+                f"expert_statistics_interval: {interval} is not allowed; it must be at least 0"
+            )
 
 
 def _check_positive(name: str, value: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockdiff.cache import KeyValueCaches
+from blockdiff.cache import KeyValueCaches, key_value_sizes
 from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
 from blockdiff.models.base import (
     NO_CONTROL_TOKEN,
@@ -19,6 +19,7 @@ from blockdiff.models.base import (
     ModelInfo,
     RoundBatch,
 )
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
@@ -29,8 +30,9 @@ from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import ExpertNames, WeightSource
-from blockdiff.models.trunk import LanguageModel, note_lengths
+from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes, expert_shapes
+from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import scaled_rms_norm
 
 
@@ -127,32 +129,45 @@ class AttentionModel(LanguageModel):
             bias = source.tensor(own + "gate.expert_bias")
         return RoutedExperts(make_router(router, bias), gate, source.experts(names))
 
-    def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> KeyValueCaches:
         """Preallocated caches; see ``models.base``."""
         own = self.config
-        shape = (own.num_hidden_layers, num_slots, own.num_key_value_heads, max_context)
-        return KeyValueCaches((*shape, own.head_dim), self.device, self.dtype)
+        room = make_room(num_slots, max_context, own.block_size, pool)
+        sizes = (own.num_hidden_layers, own.num_key_value_heads, own.head_dim)
+        return KeyValueCaches(room, *sizes, self.final_norm)
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """Bytes of a page and of a state line; see ``models.base``."""
+        return key_value_sizes(self.config, page_length, self.dtype)
 
     @torch.inference_mode()
-    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
+    def hidden(
+        self,
+        batch: RoundBatch,
+        caches: ModelCaches,
+        trace: Trace | None = None,
+        hits: ExpertHits | None = None,
+    ) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
         has_pools = own.router is not None and own.router.capacity > 0
         cover = BlockCover.ALL if has_pools else None
         is_block_causal = own.commits == BLOCK_CAUSAL
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal, cover)
-        note_lengths(layout, caches)
+        layout = build_layout(batch, caches, own.rotary_dim, own.rope_theta, is_block_causal, cover)
         eps = own.rms_norm_eps
-        x = self.embed(batch.token_ids)
+        x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
             mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
             x = x + self.group.all_reduce(mixed)
-            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
+            own_hits = None if hits is None else hits.of(number)
+            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout, own_hits)
             x = x + self.group.all_reduce(fed)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        return scaled_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
+        return scaled_rms_norm(x.index_select(0, layout.logit_rows), self.final_norm, eps)
 
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""
@@ -175,6 +190,8 @@ class AttentionModel(LanguageModel):
             delete_token_id=delete,
             split_token_id=split,
             algorithms=self.algorithms,
+            num_experts=0 if own.router is None else own.router.num_experts,
+            expert_layers=own.expert_layers,
         )
 
 

@@ -5,6 +5,7 @@ Knows nothing of how a family computes, of requests, of sampling or of text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -132,17 +133,17 @@ class RoundBatch:
             snapshots=snapshots,
         )
 
-    @property
+    @cached_property
     def lengths(self) -> Ints:
         """[S] rows of each segment."""
         return np.diff(self.segment_starts)
 
-    @property
+    @cached_property
     def is_writing(self) -> npt.NDArray[np.bool_]:
-        """[S]."""
+        """[S] whether a segment writes."""
         return self.phases != int(Phase.PREVIEW)
 
-    @property
+    @cached_property
     def owners(self) -> Ints:
         """[R] segment of each row."""
         return np.repeat(np.arange(len(self.slots)), self.lengths)

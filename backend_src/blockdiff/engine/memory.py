@@ -7,10 +7,8 @@ from blockdiff.core import Request
 from blockdiff.engine.config import EngineConfig
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
-from blockdiff.pages import CachePool, count_pages, default_page_length
+from blockdiff.pages import SNAPSHOTS_PER_SLOT, CachePool, count_pages, default_page_length
 from blockdiff.scheduler import MemoryRules
-
-SNAPSHOTS_PER_SLOT = 2
 
 
 def plan_memory(model: BlockDiffusionModel, config: EngineConfig, max_context: int) -> MemoryRules:

@@ -45,7 +45,7 @@ def prepare(engine: Engine) -> None:
     for slot in range(last):
         add(engine, slot, block, engine.max_context // 2)
     table = engine._scheduler.table
-    while not (table.final[:last] - table.written[:last] == block).all():
+    while not (table.written[:last] > 0).all():
         engine.step()
     table.make_room(engine.max_context + block)
     shift = engine.max_context - 2 * block - table.written[:last]
@@ -58,7 +58,7 @@ def prepare(engine: Engine) -> None:
 def add(engine: Engine, uid: int, prompt: int, tokens: int) -> None:
     request = Request(
         uid=uid,
-        input_ids=(2,) * prompt,
+        input_ids=(2 + uid,) * prompt,
         max_tokens=tokens,
         ignore_eos=True,
         sampling=SamplingParams(temperature=1.0, top_p=0.9, seed=uid),
@@ -89,9 +89,7 @@ def measure(folder: str, dtype: str, settings: EngineConfig) -> dict[str, int]:
 
 def main(folder: str, slots: str, context: str, prefill_rows: str) -> None:
     torch.ones(64, 64) @ torch.ones(64, 64)
-    settings = EngineConfig(
-        int(slots), int(context), int(prefill_rows), num_threads=1, prefix_cache=False
-    )
+    settings = EngineConfig(int(slots), int(context), int(prefill_rows), num_threads=1)
     print(json.dumps({dtype: measure(folder, dtype, settings) for dtype in DTYPES}))
 
 

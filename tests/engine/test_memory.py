@@ -91,14 +91,14 @@ def test_block_in_flight_is_not_shared() -> None:
 
 
 def test_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
-    _, engine = build(kv_cache_bytes=4 * 8)
+    _, engine = build(kv_cache_bytes=5 * 8)
     engine.validate(fakes.request(1, SYSTEM[:20], max_tokens=13))
     with pytest.raises(RequestError, match=r"20 prompt tokens and 14 more need 5 pages.* 4 pages"):
         engine.validate(fakes.request(1, SYSTEM[:20], max_tokens=14))
 
 
 def test_last_and_least_gives_way_and_comes_back() -> None:
-    model, engine = build(kv_cache_bytes=8 * 8, prefix_cache=False)
+    model, engine = build(kv_cache_bytes=9 * 8, prefix_cache=False)
     requests = [
         fakes.request(1, SYSTEM[:16], max_tokens=24, priority=1, ignore_eos=True),
         fakes.request(2, SYSTEM[1:17], max_tokens=24, priority=2, ignore_eos=True),
@@ -114,7 +114,7 @@ def test_last_and_least_gives_way_and_comes_back() -> None:
 
 
 def test_budgets_that_hold_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match="kv_cache_bytes: 7 is too little; one page of 8 tokens"):
-        build(kv_cache_bytes=7)
+    with pytest.raises(ConfigError, match="kv_cache_bytes: 15 is too little; one page of 8 tokens"):
+        build(kv_cache_bytes=15)
     with pytest.raises(ConfigError, match="page_length: 6 .* multiple of .* block length 4"):
         build(page_length=6)

@@ -69,7 +69,7 @@ class UnderLoad(RuleBasedStateMachine):
             max_context=100,
             prefill_token_budget=budget,
             page_length=page_length,
-            kv_cache_bytes=pages * page_length,
+            kv_cache_bytes=(pages + 1) * page_length,
             prefix_cache=keeps_prefixes,
             snapshot_bytes=snapshots * state_bytes,
             snapshot_interval=interval,

@@ -29,6 +29,9 @@ class EngineConfig:
     """Tokens between two kept states of one request."""
     check_invariants: bool = False
     """Whether the ownership of all memory is proved after every round (slow)."""
+    truncate_last_block: bool = False
+    """Whether the last block of a request ends where ``max_tokens`` does: fewer rows, but open
+    positions beyond the limit no longer have a part in the others."""
     expert_statistics_interval: int = 16
     """Experts are counted in one of so many rounds; 0: never."""
 

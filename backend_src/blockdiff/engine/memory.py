@@ -7,7 +7,13 @@ from blockdiff.core import Request
 from blockdiff.engine.config import EngineConfig
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import BlockDiffusionModel
-from blockdiff.pages import SNAPSHOTS_PER_SLOT, CachePool, count_pages, default_page_length
+from blockdiff.pages import (
+    EMPTY_PAGES,
+    SNAPSHOTS_PER_SLOT,
+    CachePool,
+    count_pages,
+    default_page_length,
+)
 from blockdiff.scheduler import MemoryRules
 
 
@@ -25,9 +31,10 @@ def plan_memory(model: BlockDiffusionModel, config: EngineConfig, max_context: i
     pages_per_slot = count_pages(max_context, page_length)
     pages = config.max_slots * pages_per_slot
     if config.kv_cache_bytes is not None and sizes.page_bytes:
-        pages = min(pages, config.kv_cache_bytes // sizes.page_bytes)
-        if not pages:
-            least = f"one page of {page_length} tokens takes {sizes.page_bytes} bytes"
+        pages = min(pages, config.kv_cache_bytes // sizes.page_bytes - EMPTY_PAGES)
+        if pages < 1:
+            size = (1 + EMPTY_PAGES) * sizes.page_bytes
+            least = f"one page of {page_length} tokens and an empty one take {size} bytes"
             raise ConfigError(f"kv_cache_bytes: {config.kv_cache_bytes} is too little; {least}")
     return MemoryRules(
         pages=pages,
@@ -50,7 +57,7 @@ def _snapshots(config: EngineConfig, state_bytes: int) -> int:
 
 def cache_pool(rules: MemoryRules) -> CachePool:
     """What the model has to allocate."""
-    return CachePool(rules.pages, rules.page_length, rules.snapshots)
+    return CachePool(rules.pages + EMPTY_PAGES, rules.page_length, rules.snapshots)
 
 
 def check_fits(request: Request, rules: MemoryRules) -> None:

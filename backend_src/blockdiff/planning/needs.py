@@ -6,7 +6,7 @@ change. A shape is that of one device (``split.share``). Knows nothing of files 
 
 import math
 
-from blockdiff.pages import SNAPSHOTS_PER_SLOT
+from blockdiff.pages import EMPTY_PAGES, SNAPSHOTS_PER_SLOT
 from blockdiff.planning.dtypes import (
     QUANTISED_DTYPES,
     SCALE_BITS,
@@ -80,6 +80,11 @@ def kv_bytes(shape: ModelShape, dtype: str, context: int) -> int:
         _layer_kv_bytes(kind, dtype) * kind.layers * shape.kept_positions(kind, context)
         for kind in shape.attention
     )
+
+
+def empty_page_bytes(shape: ModelShape, dtype: str) -> int:
+    """Pages that hold nothing and are there for all slots."""
+    return EMPTY_PAGES * shape.page_length * kv_bytes_per_token(shape, dtype)
 
 
 def kv_bytes_per_token(shape: ModelShape, dtype: str) -> int:

@@ -152,7 +152,8 @@ def _demand(model: PlannedModel, setup: Setup) -> Demand:
         overhead=needs.overhead_bytes(setup.device, ways),
         activations=activations.activation_bytes(shape, dtype, load),
         sampling=activations.sampling_bytes(shape, dtype, load),
-        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, setup.context),
+        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, setup.context)
+        + needs.empty_page_bytes(shape, dtype),
         recurrent_state=setup.slots * needs.state_bytes(shape, dtype),
         kept_states=setup.slots * needs.kept_state_bytes(shape, dtype, setup.context),
     )

@@ -22,7 +22,7 @@ NO_LINE = -1
 class MemoryRules:
     """What there is, and how it may be shared."""
 
-    pages: int
+    pages: int  # numbered from 0; the next number is that of the empty page
     page_length: int
     pages_per_slot: int  # of the longest request
     snapshots: int = 0  # state lines beyond the slots' own
@@ -70,7 +70,8 @@ class Memory:
             table.num_slots, rules.snapshots, _lose_line
         )
         self.tree = PrefixTree(self.pool, self.lines)
-        self.tables: Ints = np.zeros((table.num_slots, rules.pages_per_slot), np.int64)
+        # Where a slot holds nothing, its table names a page that stays empty.
+        self.tables: Ints = np.full((table.num_slots, rules.pages_per_slot), rules.pages, np.int64)
         self.held: Ints = np.zeros(table.num_slots, np.int64)
         # The kept units that a slot shares, from its first token on.
         self.paths: list[list[Unit]] = [[] for _ in range(table.num_slots)]
@@ -193,6 +194,7 @@ class Memory:
     def release(self, slot: int) -> None:
         """``slot`` holds nothing any more."""
         self.pool.release(self.held_pages(slot))
+        self.tables[slot, : self.held[slot]] = self.rules.pages
         self.held[slot] = 0
         self.tree.let_go(self.paths[slot])
         self.paths[slot] = []

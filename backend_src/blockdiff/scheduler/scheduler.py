@@ -75,8 +75,9 @@ class Scheduler:
         prefill_token_budget: int,
         rules: MemoryRules,
         start_canvas: StartCanvas | None = None,
+        truncates_last: bool = False,
     ) -> None:
-        self.table = SlotTable(num_slots, mask_token_id, start_canvas)
+        self.table = SlotTable(num_slots, mask_token_id, start_canvas, truncates_last)
         self.counters = Counters()
         self.memory = Memory(self.table, rules, self.counters)
         self.reuse = Reuse(self.table, self.memory, self.counters)
@@ -199,12 +200,12 @@ class Scheduler:
         table = self.table
         places = np.arange(table.masked.shape[1])
         is_open = (places < table.block_length[slots][:, None]) & table.is_unsettled[slots][:, None]
-        is_open &= places >= table.first_response[slots][:, None]
+        is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
         return find_endings(
             table.canvas[slots],
             table.masked[slots] | is_open,
             table.block_length[slots],
-            table.first_response[slots],
+            table.first_ending(slots),
             table.eos_ids[slots],
         )
 

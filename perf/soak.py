@@ -175,7 +175,7 @@ def main(
 
     Example: python -m perf.soak --requests 10000
     """
-    loaded = load_model(model, "cpu", "float32", deterministic=True)
+    loaded = load_model(model, "cpu", "float32")
     config = EngineConfig(max_slots=slots, num_threads=1, check_invariants=check)
     wanted = draw_requests(loaded, distinct, seed)
     expected = run_alone(loaded, wanted, config)

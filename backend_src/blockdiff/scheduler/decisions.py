@@ -1,10 +1,23 @@
-"""What a round decided, as the scheduler takes it in. Data only, filled by the engine."""
+"""What a scheduler is told from outside: what a round decided, and where stop strings are.
 
+Data only; knows nothing of slots or of who fills it.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from blockdiff.scheduler.table import Flags, Floats, Ints
+
+
+class StopFinder(Protocol):
+    """Looks for stop strings in one response as its tokens settle."""
+
+    def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
+        """The stop string completed by these tokens and how many of them it needs, or None."""
+        ...
 
 
 @dataclass(frozen=True)

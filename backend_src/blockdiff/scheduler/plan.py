@@ -101,7 +101,7 @@ def _pages(memory: Memory, segments: Segments) -> Ints:
 
 
 def _open_places(table: SlotTable, slots: Ints, is_row: Flags) -> Flags:
-    """Which places [P, B] of the canvases of ``slots`` [P] a preview decides, of its rows ``is_row``.
+    """Which places [P, B] of the canvases of ``slots`` [P] a preview of rows ``is_row`` decides.
 
     Masked ones and, where tokens are edited, all others that are neither prompt nor pinned.
     """

@@ -3,9 +3,7 @@
 Knows nothing of torch, models or threads; stop strings are found by a ``StopFinder`` it is given.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +13,7 @@ from blockdiff.errors import CapacityError
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
 from blockdiff.scheduler.counters import Counters
-from blockdiff.scheduler.decisions import Decisions
+from blockdiff.scheduler.decisions import Decisions, StopFinder
 from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.results import block_results
@@ -23,14 +21,6 @@ from blockdiff.scheduler.reuse import Reuse
 from blockdiff.scheduler.table import Flags, Ints, SlotState, SlotTable, StartCanvas
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
-
-
-class StopFinder(Protocol):
-    """Looks for stop strings in one response as its tokens settle."""
-
-    def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
-        """The stop string completed by these tokens and how many of them it needs, or None."""
-        ...
 
 
 @dataclass

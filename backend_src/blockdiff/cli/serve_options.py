@@ -3,12 +3,14 @@
 Declares options and holds them, checked; knows nothing of servers.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from blockdiff.cli.engine_options import optional_bytes
 from blockdiff.weights.identity import WeightsIdentity
 
 Model = Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)]
@@ -26,6 +28,25 @@ MaxQueueSize = Annotated[
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")]
 MaxContext = Annotated[
     int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
+]
+KvCacheSize = Annotated[
+    str | None, typer.Option(help="Memory for keys and values, e.g. 8GiB; enough for all slots.")
+]
+PrefixCache = Annotated[
+    bool | None,
+    typer.Option(help="Keep committed tokens for requests that begin with the same; on."),
+]
+SnapshotSize = Annotated[
+    str | None, typer.Option(help="Memory for kept recurrent states, e.g. 512MiB; two per slot.")
+]
+SnapshotInterval = Annotated[
+    int | None, typer.Option(min=1, help="Tokens between two kept states of a request; 512.")
+]
+TruncateLastBlock = Annotated[
+    bool, typer.Option("--truncate-last-block", help="End the last block where max_tokens does.")
+]
+ExpertStatisticsInterval = Annotated[
+    int | None, typer.Option(min=0, help="Count experts in one of so many rounds; 0 never, 16.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu (default) or cuda.")]
 TensorParallel = Annotated[
@@ -69,6 +90,8 @@ class ServeOptions:
     max_queue_size: int | None = None
     threads: int | None = None
     max_context: int | None = None
+    engine: Mapping[str, object] = field(default_factory=dict)
+    """Further parameters of ``block_diffusion``; None: not given."""
     device: str | None = None
     dtype: str | None = None
     tensor_parallel: int | None = None
@@ -78,3 +101,22 @@ class ServeOptions:
     log_file: Path | None = None
     triton_args: tuple[str, ...] = ()
     weights: WeightsIdentity | None = None  # None: the served model verifies them itself
+
+
+def engine_parameters(
+    kv_cache_size: str | None,
+    prefix_cache: bool | None,
+    snapshot_size: str | None,
+    snapshot_interval: int | None,
+    truncate_last_block: bool,
+    expert_statistics_interval: int | None,
+) -> dict[str, object]:
+    """These flags as parameters of ``block_diffusion``; None where one is not given."""
+    return {
+        "kv_cache_bytes": optional_bytes("kv-cache-size", kv_cache_size),
+        "prefix_cache": None if prefix_cache is None else ("no", "yes")[prefix_cache],
+        "snapshot_bytes": optional_bytes("snapshot-size", snapshot_size),
+        "snapshot_interval": snapshot_interval,
+        "truncate_last_block": "yes" if truncate_last_block else None,
+        "expert_statistics_interval": expert_statistics_interval,
+    }

@@ -19,6 +19,7 @@ from blockdiff.cli.engine_options import (
     KvCacheSize,
     PrefixCache,
     TruncateLastBlock,
+    optional_bytes,
 )
 from blockdiff.cli.expert_statistics import check_file, write_statistics
 from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line

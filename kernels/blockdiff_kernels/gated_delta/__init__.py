@@ -12,11 +12,14 @@ S<_T = 0;  S<_{t-1} = exp(g_t) S<_t + k_t (beta_t (v_t - exp(g_t) S<_t^T k_t))^T
 from torch import Tensor
 
 from blockdiff_kernels.gated_delta import reference
+from blockdiff_kernels.pointwise import FAST, Pointwise
 
 
-def decay_and_beta(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+def decay_and_beta(
+    a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, pointwise: Pointwise = FAST
+) -> tuple[Tensor, Tensor]:
     """Log decay g and write strength beta, float32, from a, b [..., Hv] and A_log, dt_bias [Hv]."""
-    return reference.decay_and_beta(a, b, a_log, dt_bias)
+    return reference.decay_and_beta(a, b, a_log, dt_bias, pointwise)
 
 
 def gated_delta(

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff_kernels.pointwise import FAST, Pointwise
+
 NORM_EPS = 1e-6
 
 
@@ -13,11 +15,13 @@ def l2_normalise(x: Tensor) -> Tensor:
     return x * (squares + NORM_EPS).rsqrt().unsqueeze(-1)
 
 
-def decay_and_beta(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+def decay_and_beta(
+    a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, pointwise: Pointwise = FAST
+) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
     compute = torch.promote_types(a.dtype, torch.float32)
-    rate = functional.softplus(a.to(compute) + dt_bias.to(compute))
-    return -a_log.to(compute).exp() * rate, b.to(compute).sigmoid()
+    rate = pointwise.softplus(a.to(compute) + dt_bias.to(compute))
+    return -a_log.to(compute).exp() * rate, pointwise.sigmoid(b.to(compute))
 
 
 def gated_delta(

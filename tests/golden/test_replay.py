@@ -71,11 +71,11 @@ class Recorder:
         self.steps: list[tuple[list[bool], list[int], bool]] = []
         hidden, decide = self.model.hidden, rounds.decide_step
 
-        def noting_hidden(batch: RoundBatch, caches: ModelCaches) -> Tensor:
+        def noting_hidden(batch: RoundBatch, caches: ModelCaches, **wanted: Any) -> Tensor:
             starts, phases = batch.segment_starts.tolist(), batch.phases.tolist()
             assert phases[-1] == Phase.PREVIEW
             self.canvas_in.append(batch.token_ids[starts[-2] :].tolist())
-            rows = hidden(batch, caches)
+            rows = hidden(batch, caches, **wanted)
             self.logits.append(self.model.head(rows))
             return rows
 

@@ -18,14 +18,18 @@ from tests.engine.fakes import ids, request, run
 from tests.golden import cases
 
 
-def tokens(model: BlockDiffusionModel, **rules: Any) -> list[list[int]]:
-    """Greedy outputs of three requests that share rounds."""
+def decode(model: BlockDiffusionModel, **rules: Any) -> tuple[list[list[int]], list[list[int]]]:
+    """Greedy outputs of three requests that share rounds, and hits of experts by layer."""
     requests = [
         request(uid, range(3, 12 + 5 * uid), max_tokens=17, threshold=0.3, ignore_eos=True, **rules)
         for uid in range(3)
     ]
-    results = run(Engine(model, EngineConfig(max_slots=3, max_context=64)), requests)
-    return [ids(results[uid]) for uid in range(3)]
+    config = EngineConfig(max_slots=3, max_context=64, expert_statistics_interval=1)
+    engine = Engine(model, config)
+    results = run(engine, requests)
+    counts = engine.publish_statistics()
+    assert counts is not None
+    return [ids(results[uid]) for uid in range(3)], counts.hits.tolist()
 
 
 @pytest.mark.parametrize(
@@ -42,14 +46,14 @@ def tokens(model: BlockDiffusionModel, **rules: Any) -> list[list[int]]:
 def test_two_ranks_choose_alike(
     tmp_path: Path, case: str, changes: dict[str, Any], rules: dict[str, Any]
 ) -> None:
-    plain = tokens(load_model(cases.FIXTURES / case))
+    plain, _ = decode(load_model(cases.FIXTURES / case))
     folder = Path(shutil.copytree(cases.FIXTURES / case, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps(config | changes), "utf-8")
-    want = tokens(load_model(folder), **rules)
-    assert want != plain
+    want = decode(load_model(folder), **rules)
+    assert want[0] != plain
     shared = load_parallel(folder, "cpu", "float32", ParallelSettings(2))
     try:
-        assert tokens(shared, **rules) == want
+        assert decode(shared, **rules) == want
     finally:
         shared.close()

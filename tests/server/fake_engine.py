@@ -85,6 +85,11 @@ class FakeEngine:
     def check(self) -> None:
         pass
 
+    expert_counts = None
+
+    def publish_statistics(self) -> None:
+        pass
+
     def fail_all(self, error: str) -> list[BlockResult]:
         results, self._outbox = self._outbox, []
         answers, self._answers = list(self._answers.values()), {}

@@ -142,3 +142,14 @@ def test_metrics_tell_the_phases(demo: TritonServer) -> None:
     # Each block but the last is committed by the next one's first preview.
     assert forwards("commit_fused") - before["commit_fused"] == 2
     assert metric(demo, "blockdiff_forwards_total", phase="commit") == 0
+
+
+def test_metrics_tell_how_experts_are_used(demo: TritonServer) -> None:
+    streamed(demo, ask("sort 3 1", max_tokens=48, ignore_eos=True, denoise_steps=8))
+    # an engine with nothing to do has published what it counted
+    active, imbalance = "blockdiff_experts_active", "blockdiff_expert_imbalance"
+    wait_until(lambda: metric(demo, active, layer="7") > 0, 2, "experts of the last layer")
+    assert metric(demo, "blockdiff_expert_sampled_rows_total") > 0
+    for layer in range(8):
+        assert 1 <= metric(demo, imbalance, layer=str(layer)) <= 8
+        assert 0 < metric(demo, active, layer=str(layer)) <= 1

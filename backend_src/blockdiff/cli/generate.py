@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.expert_statistics import check_file, write_statistics
 from blockdiff.cli.loading import (
     load_tokenizer,
     load_with_progress,
@@ -85,6 +86,9 @@ def generate(
     concurrency: Annotated[int, typer.Option(min=1, help="Slots.")] = DEFAULT_CONCURRENCY,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
+    expert_statistics: Annotated[
+        Path | None, typer.Option(help="Count chosen experts into this .json or .png file.")
+    ] = None,
     output: Annotated[OutputFormat, typer.Option("--format")] = OutputFormat.text,
 ) -> None:
     """Generate text without a server, for one prompt or for a file of requests."""
@@ -110,13 +114,18 @@ def generate(
         "ignore_eos": ignore_eos or None,
         "mode": None if mode is None else str(mode),
     }
+    if expert_statistics is not None:
+        check_file(expert_statistics)
     lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})
     tokenizer = load_tokenizer(model)
     parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
     loaded = load_with_progress(model, device, dtype, parallel)
+    if expert_statistics is not None and not loaded.info.num_experts:
+        raise ConfigError("expert-statistics: this model has no experts; leave it out")
     jobs = _build_jobs(lines, loaded, tokenizer)
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
-    engine = _build_engine(loaded, tokenizer, jobs, concurrency, draws)
+    interval = 0 if expert_statistics is None else 1
+    engine = _build_engine(loaded, tokenizer, jobs, concurrency, draws, interval)
     show = _print_json if output is OutputFormat.json else _print_text
     ended = {} if draws is None else draws.ended
 
@@ -126,7 +135,10 @@ def generate(
             outcome.fail_from(end.block, outcome.job.place + end.text)
         show(outcome, engine, tokenizer)
 
-    require_success(_run(engine, jobs, finish))
+    outcomes = _run(engine, jobs, finish)
+    if expert_statistics is not None:
+        _write_statistics(engine, expert_statistics)
+    require_success(outcomes)
 
 
 class _Line(NamedTuple):
@@ -189,14 +201,19 @@ def _build_engine(
     jobs: Sequence[Job],
     concurrency: int,
     draws: DrawSource | None,
+    interval: int,
 ) -> Engine:
-    """An engine whose caches are as large as the jobs need; every job is checked against it."""
+    """An engine whose caches are as large as the jobs need; every job is checked against it.
+
+    ``interval``: of the rounds in which experts are counted, 0 for none.
+    """
     limit = model.info.max_context
     needed = max(len(job.request.input_ids) + job.request.max_tokens for job in jobs)
     config = EngineConfig(
         max_slots=min(concurrency, len(jobs)),
         max_context=limit if needed < 1 else min(needed, limit),
         max_output_tokens=limit,
+        expert_statistics_interval=interval,
     )
     for job in jobs:
         with naming(job.place):
@@ -219,6 +236,12 @@ def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -
 
     with progress_bar("generating", is_wanted=len(jobs) > 1) as advance:
         return run_jobs(engine, jobs, on_done)
+
+
+def _write_statistics(engine: Engine, path: Path) -> None:
+    counts = engine.publish_statistics()
+    assert counts is not None, "there were rounds, and the model has experts"
+    write_statistics(counts, path)
 
 
 def _print_json(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:

@@ -93,6 +93,11 @@ class AttentionConfig:
         """As in the hybrid trunk's config: every layer is full attention."""
         return (FULL,) * self.num_hidden_layers
 
+    @property
+    def expert_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers that are not dense."""
+        return tuple(n for n in range(self.num_hidden_layers) if n not in self.dense_layers)
+
 
 @dataclass(frozen=True)
 class Family:

@@ -17,6 +17,8 @@ class EngineConfig:
     """Largest ``max_tokens`` of a request."""
     num_threads: int | None = None
     """CPU threads of torch; None leaves torch's own choice."""
+    expert_statistics_interval: int = 16
+    """Experts are counted in one of so many rounds; 0: never."""
 
     def __post_init__(self) -> None:
         for name in ("max_slots", "prefill_token_budget", "max_output_tokens"):
@@ -24,6 +26,11 @@ class EngineConfig:
         for name in ("max_context", "num_threads"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
+        interval = self.expert_statistics_interval
+        if interval < 0:
+            raise ConfigError(
+                f"expert_statistics_interval: {interval} is not allowed; it must be at least 0"
+            )
 
 
 def _check_positive(name: str, value: int) -> None:

@@ -23,6 +23,7 @@ from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
 from blockdiff.engine.insert_delete import InsertDelete
+from blockdiff.engine.statistics import ExpertCounts, ExpertStatistics
 from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
@@ -69,6 +70,9 @@ class Engine:
         self._uniform = self._uniform_rounds(draws)
         self._scheduler = self._new_scheduler()
         self._insert_delete = InsertDelete(model.info, self.config.max_slots)
+        self._statistics = ExpertStatistics(
+            model.info, model.device, self.config.expert_statistics_interval
+        )
         self._outbox: list[BlockResult] = []
         self._to_reset: list[int] = []
         self._failed_rounds = 0
@@ -112,6 +116,15 @@ class Engine:
     @property
     def counters(self) -> Counters:
         return self._scheduler.counters
+
+    @property
+    def expert_counts(self) -> ExpertCounts | None:
+        """Which experts were used, as last published; None until then. Any thread may ask."""
+        return self._statistics.published
+
+    def publish_statistics(self) -> ExpertCounts | None:
+        """Bring ``expert_counts`` up to date; for moments when no round runs."""
+        return self._statistics.catch_up()
 
     def validate(self, request: Request) -> None:
         """Raise RequestError, naming field, value and allowed range, if it cannot be honoured."""
@@ -175,8 +188,9 @@ class Engine:
     def _forward(self, plan: RoundPlan) -> Decisions:
         table = self._scheduler.table
         if self._uniform is None:
-            return run_round(self.model, self._caches, table, plan, self._insert_delete)
-        return self._uniform.run(self._caches, table, plan)
+            kept = (self._insert_delete, self._statistics)
+            return run_round(self.model, self._caches, table, plan, *kept)
+        return self._uniform.run(self._caches, table, plan, self._statistics)
 
     def _fail_round(self, plan: RoundPlan, error: Exception) -> list[BlockResult]:
         self._failed_rounds += 1
@@ -212,6 +226,7 @@ class Engine:
         for mode in Mode:
             self._warm_up_mode(mode)
         self._scheduler = self._new_scheduler()
+        self._statistics.restart()
 
     def _warm_up_mode(self, mode: Mode) -> None:
         info = self.model.info

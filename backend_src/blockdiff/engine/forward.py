@@ -23,10 +23,12 @@ from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, noise_keys
 from blockdiff.engine.decisions import overwrite, write_accepted
 from blockdiff.engine.insert_delete import InsertDelete, Resample
+from blockdiff.engine.statistics import ExpertStatistics
+from blockdiff.engine.transfer import Array, fetch, to_device
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 
-Array = npt.NDArray[np.generic]
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
 GREEDY_TILE = 1 << 24
 SAMPLED_TILE = 1 << 22
@@ -45,6 +47,7 @@ def run_round(
     table: SlotTable,
     plan: RoundPlan,
     insert_delete: InsertDelete,
+    statistics: ExpertStatistics,
 ) -> Decisions:
     """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
     edited = np.flatnonzero(insert_delete.edits(table, plan.group_slots))
@@ -53,7 +56,8 @@ def run_round(
     arrays = batch_arrays(table, plan)
     device = to_device({**arrays, **rows, **groups}, model.device)
     batch = RoundBatch(**{name: device[name] for name in arrays})
-    hidden = model.hidden(batch, caches)
+    hits = statistics.next_round(len(plan.token_ids))
+    hidden = run_hidden(model, batch, caches, hits)
     if not len(plan.group_slots):
         return NOTHING
     wanted = _Wanted(
@@ -61,7 +65,9 @@ def run_round(
         alternatives=insert_delete.controls if len(edited) else None,
     )
     chosen = _choose(model, hidden, device, rows, wanted)
-    packed = _decide(chosen, plan, table, device).cpu().numpy()
+    packed, *counts = fetch([_decide(chosen, plan, table, device), *statistics.due(hits)])
+    for found in counts:
+        statistics.publish(found)
     decided = (packed[0].astype(np.int64), packed[1].astype(np.float32), packed[2] > 0)
     decisions = write_accepted(table, plan.group_slots, *decided)
     if len(edited):
@@ -70,6 +76,15 @@ def run_round(
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
         overwrite(decisions, edited, update)
     return decisions
+
+
+def run_hidden(
+    model: BlockDiffusionModel, batch: RoundBatch, caches: ModelCaches, hits: ExpertHits | None
+) -> Tensor:
+    """``model.hidden``; only models that have experts need to know of ``hits``."""
+    if hits is None:
+        return model.hidden(batch, caches)
+    return model.hidden(batch, caches, hits=hits)
 
 
 def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
@@ -84,29 +99,6 @@ def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
         "logit_rows": plan.logit_rows,
         "block_lengths": table.block_length[plan.slots],
     }
-
-
-def to_device(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
-    """All arrays as tensors of ``device``; on the host they share the arrays' memory."""
-    if device.type == "cpu":
-        return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-    return move_packed(arrays, device)
-
-
-def move_packed(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
-    """All arrays as tensors of ``device``, with one transfer per element kind."""
-    moved: dict[str, Tensor] = {}
-    for kind in {a.dtype for a in arrays.values()}:
-        names = [name for name, a in arrays.items() if a.dtype == kind]
-        flat = torch.from_numpy(np.concatenate([arrays[name].ravel() for name in names]))
-        if device.type == "cuda":
-            flat = flat.pin_memory()
-        parts = torch.split(
-            flat.to(device, non_blocking=True), [arrays[name].size for name in names]
-        )
-        for name, part in zip(names, parts, strict=True):
-            moved[name] = part.view(arrays[name].shape)
-    return moved
 
 
 def _row_arrays(table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete) -> dict[str, Array]:

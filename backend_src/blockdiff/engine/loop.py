@@ -10,10 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blockdiff.core import BlockResult, FinishReason, Request
 from blockdiff.engine.engine import Engine
+from blockdiff.engine.statistics import ExpertCounts
 from blockdiff.engine.tickets import SlotTicket, TicketOffice
 from blockdiff.errors import BlockdiffError, CapacityError, EngineDeadError, RequestError
 
@@ -104,7 +105,7 @@ class EngineLoop:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def snapshot(self) -> dict[str, int | float | bool]:
+    def snapshot(self) -> dict[str, Any]:
         """Counters for metrics. Numbers may be one round apart from each other."""
         counters = self._engine.counters
         forwards = counters.forwards
@@ -124,6 +125,7 @@ class EngineLoop:
             "forwards_preview": forwards.preview,
             "forwards_commit": forwards.commit,
             "forwards_commit_fused": forwards.commit_fused,
+            **_expert_facts(self._engine.expert_counts),
         }
 
     def _main(self) -> None:
@@ -145,6 +147,7 @@ class EngineLoop:
                 self._deliver(result)
         else:
             self._engine.check()
+            self._engine.publish_statistics()
         if self._stop_at is None:
             return True
         is_idle = not self._engine.has_work and not self._commands
@@ -209,6 +212,14 @@ class EngineLoop:
             logger.exception("the engine cannot end its requests")
         for uid in list(self._listeners):
             self._deliver(_failed_result(uid, 0, str(death)))
+
+
+def _expert_facts(counts: ExpertCounts | None) -> dict[str, Any]:
+    if counts is None:
+        return {}
+    lines = zip(counts.layers, counts.imbalance.tolist(), counts.active.tolist(), strict=True)
+    layers = {layer: {"imbalance": ratio, "active": share} for layer, ratio, share in lines}
+    return {"expert_rows": counts.rows, "expert_layers": layers}
 
 
 def _failure(request: Request, error: str) -> BlockResult:

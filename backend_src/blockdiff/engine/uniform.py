@@ -19,13 +19,9 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
-from blockdiff.engine.forward import (
-    SAMPLED_TILE,
-    Array,
-    banned_tokens,
-    batch_arrays,
-    to_device,
-)
+from blockdiff.engine.forward import SAMPLED_TILE, banned_tokens, batch_arrays, run_hidden
+from blockdiff.engine.statistics import ExpertStatistics
+from blockdiff.engine.transfer import Array, fetch, to_device
 from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.table import Flags, Floats, Ints
@@ -45,7 +41,13 @@ class UniformRounds:
         """Ids [B] that the open block of ``slot`` begins with."""
         return self._draws.start(self._places(table, np.array([slot])))
 
-    def run(self, caches: ModelCaches, table: SlotTable, plan: RoundPlan) -> Decisions:
+    def run(
+        self,
+        caches: ModelCaches,
+        table: SlotTable,
+        plan: RoundPlan,
+        statistics: ExpertStatistics,
+    ) -> Decisions:
         """Forward of ``plan``; ``caches`` are written in place, the next step's signals too."""
         model, slots = self._model, plan.group_slots
         first_steps = slots[table.step[slots] == 0]
@@ -53,13 +55,17 @@ class UniformRounds:
             model.forget_signals(caches, torch.from_numpy(first_steps).to(model.device))
         arrays = batch_arrays(table, plan)
         device = to_device(arrays, model.device)
-        hidden = model.hidden(RoundBatch(**{name: device[name] for name in arrays}), caches)
+        batch = RoundBatch(**{name: device[name] for name in arrays})
+        hits = statistics.next_round(len(plan.token_ids))
+        hidden = run_hidden(model, batch, caches, hits)
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)
         rows = self._choose(hidden, places, table, plan, caches)
         # [4, G, B]: most probable ids, drawn ids, log confidences, entropies
-        packed = rows.cpu().numpy().reshape(4, len(slots), -1)
+        packed, *counts = fetch([rows.view(4, len(slots), -1), *statistics.due(hits)])
+        for found in counts:
+            statistics.publish(found)
         ids = packed[:2].astype(np.int64)
         fresh = self._draws.fresh(places).reshape(ids[0].shape)
         return self._decide(table, slots, (ids[0], ids[1], fresh), packed[2:].astype(np.float32))

@@ -19,6 +19,7 @@ from blockdiff.models.base import (
     ModelInfo,
     RoundBatch,
 )
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.layout import build_layout
@@ -134,7 +135,13 @@ class AttentionModel(LanguageModel):
         return KeyValueCaches((*shape, own.head_dim), self.device, self.dtype)
 
     @torch.inference_mode()
-    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
+    def hidden(
+        self,
+        batch: RoundBatch,
+        caches: ModelCaches,
+        trace: Trace | None = None,
+        hits: ExpertHits | None = None,
+    ) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
@@ -148,7 +155,8 @@ class AttentionModel(LanguageModel):
         for number, layer in enumerate(self.layers):
             mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
             x = x + self.group.all_reduce(mixed)
-            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout)
+            own_hits = None if hits is None else hits.of(number)
+            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout, own_hits)
             x = x + self.group.all_reduce(fed)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
@@ -175,6 +183,8 @@ class AttentionModel(LanguageModel):
             delete_token_id=delete,
             split_token_id=split,
             algorithms=self.algorithms,
+            num_experts=0 if own.router is None else own.router.num_experts,
+            expert_layers=own.expert_layers,
         )
 
 

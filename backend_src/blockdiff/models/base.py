@@ -12,6 +12,7 @@ from torch import Tensor
 
 from blockdiff.config import UniformDefaults
 from blockdiff.core import Phase
+from blockdiff.models.expert_hits import ExpertHits
 
 NO_MASK_TOKEN = -1
 NO_CONTROL_TOKEN = -1
@@ -37,6 +38,8 @@ class ModelInfo:
     split_token_id: int = NO_CONTROL_TOKEN
     algorithms: tuple[str, ...] = ("low_confidence",)  # the first one is the default
     uniform: UniformDefaults | None = None  # set: canvases start as random tokens, not as masks
+    num_experts: int = 0  # routed ones of a layer
+    expert_layers: tuple[int, ...] = ()  # numbers of the layers that have them
 
     @property
     def decodes_blocks(self) -> bool:
@@ -138,10 +141,14 @@ class BlockDiffusionModel(Protocol):
         """Preallocate caches for ``num_slots`` requests of up to ``max_context`` tokens."""
         ...
 
-    def hidden(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
+    def hidden(
+        self, batch: RoundBatch, caches: ModelCaches, *, hits: ExpertHits | None = None
+    ) -> Tensor:
         """Run one round; final normalised hidden rows [L, H] of ``batch.logit_rows``.
 
         PREFILL and COMMIT segments write ``caches`` in place, PREVIEW segments only read them.
+        The experts that all rows choose are added to ``hits``, which has the lines of
+        ``info.expert_layers``.
         """
         ...
 

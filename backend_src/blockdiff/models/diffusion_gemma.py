@@ -19,6 +19,7 @@ from blockdiff.models.diffusion_gemma_weights import (
     feed_forward,
     self_conditioning,
 )
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.canvas_attention import CanvasAttention, SlidingCanvasAttention
 from blockdiff.models.layers.canvas_rows import (
     RingLayout,
@@ -91,7 +92,13 @@ class DiffusionGemmaModel(LanguageModel):
         return CanvasCaches(shapes, signals, max_context, self.device, self.dtype)
 
     @torch.inference_mode()
-    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
+    def hidden(
+        self,
+        batch: RoundBatch,
+        caches: ModelCaches,
+        trace: Trace | None = None,
+        hits: ExpertHits | None = None,
+    ) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, CanvasCaches), "caches come from new_caches"
         eps = self.config.rms_norm_eps
@@ -107,7 +114,8 @@ class DiffusionGemmaModel(LanguageModel):
             mixed = layer.attention(plain_rms_norm(x, layer.input_norm, eps), layout, rings, caches)
             mixed = self.group.all_reduce(mixed)
             x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
-            x = (x + layer.feed_forward(x)) * layer.scalars[canvas.is_canvas].unsqueeze(1)
+            fed = layer.feed_forward(x, None if hits is None else hits.of(number))
+            x = (x + fed) * layer.scalars[canvas.is_canvas].unsqueeze(1)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         return plain_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
@@ -172,4 +180,6 @@ def _info(config: DiffusionGemmaConfig) -> ModelInfo:
         supports_autoregressive=False,
         algorithms=("entropy_bound",),
         uniform=config.diffusion,
+        num_experts=config.num_experts,
+        expert_layers=tuple(range(config.num_hidden_layers)),
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from blockdiff.cache import SlotCaches
 from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.layout import RoundLayout, build_layout
@@ -85,7 +86,13 @@ class HybridModel(LanguageModel):
         return SlotCaches(self.config, num_slots, max_context, self.device, self.dtype)
 
     @torch.inference_mode()
-    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
+    def hidden(
+        self,
+        batch: RoundBatch,
+        caches: ModelCaches,
+        trace: Trace | None = None,
+        hits: ExpertHits | None = None,
+    ) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
         own = self.config
@@ -94,7 +101,7 @@ class HybridModel(LanguageModel):
         note_lengths(layout, caches)
         x = self.embed(batch.token_ids)
         for number, layer in enumerate(self.layers):
-            x = self._run(layer, number, x, layout, caches, trace)
+            x = self._run(layer, number, x, layout, caches, trace, hits)
         if trace is not None:
             trace.gather("mixer_probabilities", 2, self.group)
         rows = x.index_select(0, batch.logit_rows)
@@ -108,6 +115,7 @@ class HybridModel(LanguageModel):
         layout: RoundLayout,
         caches: SlotCaches,
         trace: Trace | None,
+        hits: ExpertHits | None,
     ) -> Tensor:
         eps = self.config.rms_norm_eps
         mixer_input = rms_norm(x, layer.input_norm, eps)
@@ -118,7 +126,8 @@ class HybridModel(LanguageModel):
             mixed = layer.attention(mixer_input, layout, caches)
         mixed = self.group.all_reduce(mixed)
         x = x + mixed
-        fed = layer.moe(rms_norm(x, layer.mixer_norm, eps), layout)
+        own_hits = None if hits is None else hits.of(number)
+        fed = layer.moe(rms_norm(x, layer.mixer_norm, eps), layout, own_hits)
         x = x + self.group.all_reduce(fed)
         if trace is not None:
             trace.record("mixer_input", number, mixer_input)
@@ -144,4 +153,6 @@ def _info(config: HybridConfig) -> ModelInfo:
         block_anchor=config.block_anchor,
         # single tokens and their prompts know no grid of blocks
         supports_autoregressive=config.coreset is None or not config.coreset.covers_writing,
+        num_experts=config.num_experts,
+        expert_layers=tuple(range(len(config.layer_types))),
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 from blockdiff.cache import LayerCaches
 from blockdiff.config import AnyConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.embedding import make_embedding
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.trace import Trace
@@ -49,7 +50,13 @@ class LanguageModel(ABC):
         """Preallocated caches; see ``models.base``."""
 
     @abstractmethod
-    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
+    def hidden(
+        self,
+        batch: RoundBatch,
+        caches: ModelCaches,
+        trace: Trace | None = None,
+        hits: ExpertHits | None = None,
+    ) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
 
     @torch.inference_mode()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from blockdiff.cache import LayerCaches
 from blockdiff.models.base import ModelCaches, RoundBatch
+from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.parallel.group import DistributedGroup
@@ -71,12 +72,21 @@ class ParallelModel:
         self._caches[number] = caches
         return caches
 
-    def hidden(self, batch: RoundBatch, caches: ModelCaches, trace: Trace | None = None) -> Tensor:
-        """See ``models.base``; ``trace`` is filled with whole tensors."""
+    def hidden(
+        self,
+        batch: RoundBatch,
+        caches: ModelCaches,
+        trace: Trace | None = None,
+        hits: ExpertHits | None = None,
+    ) -> Tensor:
+        """See ``models.base``; ``trace`` is filled with whole tensors.
+
+        All ranks choose the same experts, so this one's ``hits`` are the model's.
+        """
         assert isinstance(caches, ParallelCaches), "caches come from new_caches"
         wants_trace = int(trace is not None)
         message = encode(Command.ROUND, caches.number, wants_trace, rest=pack_batch(batch))
-        return self.together(message, lambda: self.own.hidden(batch, caches.own, trace))
+        return self.together(message, lambda: self.own.hidden(batch, caches.own, trace, hits))
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:

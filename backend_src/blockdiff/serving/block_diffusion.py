@@ -73,6 +73,7 @@ def build_engine(
         prefill_token_budget=settings.prefill_token_budget,
         max_output_tokens=settings.max_output_tokens,
         num_threads=threads,
+        expert_statistics_interval=settings.expert_statistics_interval,
     )
     engine = Engine(model, config, tokenizer)
     engine.warm_up()

@@ -28,6 +28,12 @@ _COUNTERS = (
     ("blockdiff_rounds_total", "rounds", {}, "Engine rounds (one forward each)"),
     ("blockdiff_output_tokens_total", "output_tokens", {}, "Tokens handed out"),
     ("blockdiff_failed_requests_total", "failed", {}, "Requests that failed inside the engine"),
+    (
+        "blockdiff_expert_sampled_rows_total",
+        "expert_rows",
+        {},
+        "Rows whose choice of experts was counted",
+    ),
     *(
         (
             "blockdiff_forwards_total",
@@ -40,6 +46,13 @@ _COUNTERS = (
 )
 
 
+# (metric, key in the facts of a layer, help)
+_LAYER_GAUGES = (
+    ("blockdiff_expert_imbalance", "imbalance", "Hits of a layer's most used expert over the mean"),
+    ("blockdiff_experts_active", "active", "Share of a layer's experts that any row has chosen"),
+)
+
+
 class EngineMetrics:
     """Triton's own metrics endpoint shows these; silently absent where the server has none."""
 
@@ -48,6 +61,8 @@ class EngineMetrics:
         self._counters: dict[str, Any] = {}
         self._shown: dict[str, float] = {}
         self._families: dict[str, Any] = {}
+        self._layers: dict[str, Any] = {}
+        self._pb_utils = pb_utils
         try:
             self._create(pb_utils)
         except Exception as error:
@@ -81,6 +96,21 @@ class EngineMetrics:
             if step > 0:
                 metric.increment(step)
                 self._shown[key] = value
+        if self._gauges:
+            self._show_layers(snapshot.get("expert_layers", {}))
+
+    def _show_layers(self, layers: Mapping[int, Mapping[str, float]]) -> None:
+        """One gauge a layer, made when the engine first tells of it."""
+        for name, key, text in _LAYER_GAUGES:
+            kind = self._pb_utils.MetricFamily.GAUGE
+            for layer, facts in layers.items():
+                shown_as, value = f"{name} {layer}", round(facts[key], 3)
+                if shown_as not in self._layers:
+                    labels = {"layer": str(layer)}
+                    self._layers[shown_as] = self._metric(self._pb_utils, name, text, kind, labels)
+                if self._shown.get(shown_as) != value:
+                    self._layers[shown_as].set(value)
+                    self._shown[shown_as] = value
 
 
 def write_heartbeat(path: Path, snapshot: Snapshot) -> None:

@@ -56,6 +56,7 @@ class Settings:
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
     max_output_tokens: int = 4096
+    expert_statistics_interval: int = 16
     default_max_tokens: int = 256
     max_prompt_bytes: int = 4 << 20
     default_timeout_seconds: float = 600.0
@@ -113,6 +114,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),
     "max_output_tokens": _integer(1, 1 << 24),
+    "expert_statistics_interval": _integer(0, 1 << 20),
     "default_max_tokens": _integer(1, 1 << 24),
     "max_prompt_bytes": _integer(1, 1 << 30),
     "default_timeout_seconds": _seconds,

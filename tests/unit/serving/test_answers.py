@@ -235,13 +235,27 @@ def test_metrics_send_only_changes(pb_utils: Any) -> None:
     assert preview.labels == {"model": "block_diffusion", "phase": "preview"}
 
 
+def test_metrics_of_layers_come_with_the_first_counts(pb_utils: Any) -> None:
+    metrics = EngineMetrics(pb_utils)
+    metrics.show({"rounds": 1})
+    assert not metrics._layers
+    for imbalance in (1.25, 1.25, 1.5):
+        layers = {1: {"imbalance": imbalance, "active": 0.5}, 2: {"imbalance": 2.0, "active": 1.0}}
+        metrics.show({"expert_rows": 8, "expert_layers": layers})
+    first = metrics._layers["blockdiff_expert_imbalance 1"]
+    assert (first.value, first.calls) == (1.5, 2)
+    assert first.labels == {"model": "block_diffusion", "layer": "1"}
+    assert metrics._layers["blockdiff_experts_active 2"].value == 1.0 and len(metrics._layers) == 4
+
+
 def test_metrics_are_optional(pb_utils: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise RuntimeError("metrics are disabled")
 
     refuse.GAUGE = refuse.COUNTER = ""  # type: ignore[attr-defined]
     monkeypatch.setattr(pb_utils, "MetricFamily", refuse)
-    EngineMetrics(pb_utils).show({"rounds": 1})
+    layers = {0: {"imbalance": 1.0, "active": 1.0}}
+    EngineMetrics(pb_utils).show({"rounds": 1, "expert_layers": layers})
     assert "metrics are disabled" in pb_utils.Logger.lines[0]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
@@ -22,8 +23,8 @@ class DenseMlp:
     gate_up: Linear  # H -> 2I, gate outputs first
     down: Linear  # I -> H
 
-    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
-        """x [R, H] -> [R, H]."""
+    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
+        """x [R, H] -> [R, H]; there are no hits to count."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(functional.silu(gate) * up)
 
@@ -36,10 +37,12 @@ class RoutedExperts:
     router: Tensor  # [E, H], its dtype is the router's
     experts: Experts  # E routed ones, the shared expert follows as N experts of their width
 
-    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
-        """x [R, H] -> [R, H]."""
+    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
+        """x [R, H] -> [R, H]; the routed experts that rows choose are added to ``hits``."""
         logits = functional.linear(x.to(self.router.dtype), self.router)
         weights, ids = self.choose(logits, layout.blocks)
+        if hits is not None:
+            hits.add(ids)
         routed, total = self.router.shape[0], self.experts.count
         if total > routed:
             always = torch.arange(routed, total, device=x.device)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.group import Group
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear
@@ -61,11 +62,13 @@ class ParallelFeedForward:
     eps: float
     group: Group  # its ranks' summands are added up before the norms that follow
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [R, H], the residual stream -> [R, H] to add to it."""
+    def __call__(self, x: Tensor, hits: LayerHits | None = None) -> Tensor:
+        """x [R, H], the residual stream -> [R, H] to add to it; counts choices in ``hits``."""
         dense = self.group.all_reduce(self.dense(plain_rms_norm(x, self.before_dense, self.eps)))
         # the router reads the residual stream itself
         weights, ids = self.router(x)
+        if hits is not None:
+            hits.add(ids)
         rows = plain_rms_norm(x, self.before_experts, self.eps)
         routed = self.group.all_reduce(self.experts(rows, weights, ids))
         total = plain_rms_norm(dense, self.after_dense, self.eps)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.routers import Router
@@ -29,13 +30,17 @@ class SparseMoe:
         self.num_experts = num_experts
         self.top_k = top_k
 
-    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
-        """x [R, H] -> [R, H]."""
+    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
+        """x [R, H] -> [R, H]; the routed experts that rows choose are added to ``hits``."""
         own = self.weights.experts
         routing, gate = self._score(x)
         if own.prefers_all(x.shape[0]):
+            if hits is not None:
+                hits.add(route(routing, self.top_k)[1])
             return own.weigh_all(x, weigh_with_shared(routing, gate, self.top_k, own.count))
         weights, ids = route(routing, self.top_k)
+        if hits is not None:
+            hits.add(ids)
         return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))
 
     def _score(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -50,9 +55,11 @@ class CoresetMoe(SparseMoe):
         super().__init__(weights, num_experts, top_k)
         self.choose = choose
 
-    def __call__(self, x: Tensor, layout: RoundLayout) -> Tensor:
-        """x [R, H] -> [R, H]."""
+    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
+        """x [R, H] -> [R, H]; the routed experts that rows choose are added to ``hits``."""
         own = self.weights.experts
         routing, gate = self._score(x)
         weights, ids = self.choose(routing, layout.blocks)
+        if hits is not None:
+            hits.add(ids)
         return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))

@@ -32,7 +32,7 @@ from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, note_lengths
-from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.head import best_tokens
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.rope import proportional_angles
 from blockdiff_kernels.self_conditioning import expected_embedding
@@ -58,7 +58,7 @@ class DiffusionGemmaModel(LanguageModel):
     def __init__(self, config: DiffusionGemmaConfig, source: WeightSource, share: Share) -> None:
         self.config = config
         embedding = source.tensor("decoder.embed_tokens.weight")
-        super().__init__(_info(config), embedding, embedding, share)
+        super().__init__(_info(config), embedding, embedding, share, source.numerics)
         self.final_norm = source.tensor("decoder.norm.weight")
         self.embedding_scale = torch.tensor(
             config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
@@ -140,7 +140,7 @@ class DiffusionGemmaModel(LanguageModel):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32, softly bounded."""
         cap = self.config.final_logit_softcapping
-        return self.group.all_gather(logits(hidden, self.output, cap), 1)
+        return self.group.all_gather(self._score(hidden, cap), 1)
 
     @torch.inference_mode()
     def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,12 @@ class DiffusionGemmaModel(LanguageModel):
     def expect(self, scaled_logits: Tensor) -> Tensor:
         """The signal [L, H] that logits [L, V] of one step give the next step of a canvas."""
         scale, first = self.config.hidden_size**0.5, self.group.rank * self.output.shape[0]
-        return self.group.all_reduce(expected_embedding(scaled_logits, self.output, scale, first))
+
+        def expected(rows: Tensor) -> Tensor:
+            return expected_embedding(rows, self.output, scale, first)
+
+        key = ("expect", *self.output.shape)
+        return self.group.all_reduce(self.numerics.run(key, expected, scaled_logits))
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

@@ -49,7 +49,7 @@ class HybridModel(LanguageModel):
         embedding = source.tensor("embed_tokens.weight")
         self.final_norm = source.tensor("norm.weight")
         output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
-        super().__init__(_info(config), embedding, output, share)
+        super().__init__(_info(config), embedding, output, share, source.numerics)
         seen: dict[str, int] = {}
         self.layers: list[Layer] = []
         for layer, kind in enumerate(config.layer_types):
@@ -78,8 +78,8 @@ class HybridModel(LanguageModel):
         weights = moe_weights(source, layer, config)
         sizes = (config.num_experts, config.num_experts_per_tok)
         if config.coreset is None:
-            return SparseMoe(weights, *sizes)
-        return CoresetMoe(weights, *sizes, CoresetRouter(config.coreset, sizes[1]))
+            return SparseMoe(weights, *sizes, source.numerics)
+        return CoresetMoe(weights, *sizes, source.numerics, CoresetRouter(config.coreset, sizes[1]))
 
     def new_caches(self, num_slots: int, max_context: int) -> SlotCaches:
         """Preallocated caches; see ``models.base``."""

@@ -41,6 +41,27 @@ def gated_delta(
     return reference.gated_delta(query, key, value, log_decay, beta, state, mask, chunk)
 
 
+def gated_delta_on_grid(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    anchor: Tensor,
+    mask: Tensor,
+    whole: Tensor,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``gated_delta`` from ``anchor``, the state at a point of a grid of ``chunk`` rows.
+
+    T is a multiple of ``chunk``, and rows of ``mask`` False come last: every product has the shape
+    of one chunk, so that a row's bits do not depend on how many rows follow. Returns o, the state
+    after all rows and the state after the first ``whole`` [G] int64 chunks, the next anchor.
+    """
+    inputs = (query, key, value, log_decay, beta)
+    return reference.gated_delta_on_grid(*inputs, anchor, mask, whole, chunk)
+
+
 def two_sweeps(
     query: Tensor,
     key: Tensor,

@@ -126,13 +126,38 @@ def experts_one_by_one(
     apply: Callable[[int, Tensor], Tensor],
 ) -> Tensor:
     """See the package."""
-    top_k = ids.shape[1]
+    outputs, order = _apply_sorted(x, ids, experts, apply)
+    scaled = outputs * weights.flatten().index_select(0, order).unsqueeze(-1).to(x.dtype)
+    return torch.zeros_like(x).index_add(0, order // ids.shape[1], scaled)
+
+
+def experts_by_rank(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    experts: int,
+    apply: Callable[[int, Tensor], Tensor],
+) -> Tensor:
+    """See the package."""
+    outputs, order = _apply_sorted(x, ids, experts, apply)
+    places = x.new_zeros(ids.numel(), x.shape[1]).index_copy_(0, order, outputs)
+    scaled = places.view(*ids.shape, -1) * weights.unsqueeze(-1).to(x.dtype)
+    first, *others = scaled.unbind(1)
+    for other in others:
+        first = first + other
+    return first
+
+
+def _apply_sorted(
+    x: Tensor, ids: Tensor, experts: int, apply: Callable[[int, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Outputs [N, H] of all rows' experts, expert by expert, and the places [N] of their ids."""
     counts = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
     order = ids.flatten().argsort(stable=True)[: sum(counts)]
-    rows = order // top_k
     parts = [x[:0]]
-    for expert, part in enumerate(x.index_select(0, rows).split_with_sizes(counts)):
+    for expert, part in enumerate(
+        x.index_select(0, order // ids.shape[1]).split_with_sizes(counts)
+    ):
         if part.shape[0]:
             parts.append(apply(expert, part))
-    scaled = torch.cat(parts) * weights.flatten().index_select(0, order).unsqueeze(-1).to(x.dtype)
-    return torch.zeros_like(x).index_add(0, rows, scaled)
+    return torch.cat(parts), order

@@ -35,6 +35,4 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 
 
 FAST = Pointwise(functional.silu, torch.sigmoid, functional.softplus, _gelu_tanh)
-STEADY = Pointwise(
-    reference.silu, reference.sigmoid, reference.softplus, reference.gelu_tanh
-)
+STEADY = Pointwise(reference.silu, reference.sigmoid, reference.softplus, reference.gelu_tanh)

@@ -9,6 +9,7 @@ What a library does depends on shapes, dtype and threads, not on values, so that
 many random numbers settles a shape. Knows nothing of what is computed.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable
 
 import torch
@@ -25,7 +26,7 @@ RowFunction = Callable[[Tensor], Tensor]
 def round_up(count: int) -> int:
     """Rows that ``count`` rows are filled up to."""
     whole, rest = divmod(count, SIZES[-1])
-    return whole * SIZES[-1] + (_covering(rest) if rest else 0)
+    return whole * SIZES[-1] + (SIZES[bisect_left(SIZES, rest)] if rest else 0)
 
 
 class RowTiles:
@@ -34,55 +35,54 @@ class RowTiles:
     def __init__(self) -> None:
         self._proven: dict[tuple[Hashable, ...], bool] = {}
 
-    def run(self, key: Hashable, function: RowFunction, x: Tensor) -> Tensor:
-        """``function(x)`` of x [R, ...], a result row for each row.
+    def run(self, key: Hashable, function: RowFunction, x: Tensor, dim: int = 0) -> Tensor:
+        """``function(x)`` of x, whose rows lie along ``dim``, and which gives a row for each.
 
         ``key`` names what ``function`` does to a row: equal for functions of equal shapes.
         """
-        count = x.shape[0]
+        count = x.shape[dim]
         filled = round_up(count)
         if filled != count:
-            x = torch.cat((x, x.new_zeros(filled - count, *x.shape[1:])))
+            x = torch.cat((x, x.new_zeros(_with(x, dim, filled - count))), dim)
         pieces, start = [], 0
         while start < filled:
-            size = self._choose(key, function, x, filled - start)
-            pieces.append(function(x[start : start + size]))
+            size = self._choose(key, function, x, dim, filled - start)
+            pieces.append(function(x if size == filled else x.narrow(dim, start, size)))
             start += size
-        y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return y if filled == count else y[:count]
+        y = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+        return y if filled == count else y.narrow(dim, 0, count)
 
-    def _choose(self, key: Hashable, function: RowFunction, x: Tensor, rest: int) -> int:
+    def _choose(self, key: Hashable, function: RowFunction, x: Tensor, dim: int, rest: int) -> int:
         """The largest number of rows up to ``rest`` that may be used."""
-        for size in reversed(SIZES):
-            if size <= rest and self._is_proven(key, function, x, size):
+        kind = (key, x.dtype, x.device, torch.get_num_threads())
+        for size in reversed(SIZES[: bisect_right(SIZES, rest)]):
+            mark = (kind, size)
+            if mark not in self._proven:
+                self._proven[mark] = _compare(function, x, dim, size)
+            if self._proven[mark]:
                 return size
         return 1
 
-    def _is_proven(self, key: Hashable, function: RowFunction, x: Tensor, size: int) -> bool:
-        mark = (key, size, x.dtype, x.device, torch.get_num_threads())
-        if mark not in self._proven:
-            self._proven[mark] = _compare(function, x, size)
-        return self._proven[mark]
+
+def _with(x: Tensor, dim: int, size: int) -> list[int]:
+    """The shape of ``x`` with another number of rows."""
+    return [*x.shape[:dim], size, *x.shape[dim + 1 :]]
 
 
-def _covering(count: int) -> int:
-    return next(size for size in SIZES if size >= count)
-
-
-def _compare(function: RowFunction, like: Tensor, size: int) -> bool:
+def _compare(function: RowFunction, like: Tensor, dim: int, size: int) -> bool:
     """Whether random rows have the same bits in one call and in tiles, or anywhere in a tile."""
     generator = torch.Generator(like.device).manual_seed(size)
     compared = 0
     while compared < COMPARED:
-        shape = (size, *like.shape[1:])
+        shape = _with(like, dim, size)
         rows = torch.randn(shape, generator=generator, device=like.device).to(like.dtype)
         whole = function(rows)
         if size == TILE:
             order = torch.randperm(TILE, generator=generator, device=like.device)
-            again = function(rows[order])
-            whole = whole[order]
+            again = function(rows.index_select(dim, order))
+            whole = whole.index_select(dim, order)
         else:
-            again = torch.cat([function(tile) for tile in rows.split(TILE)])
+            again = torch.cat([function(tile) for tile in rows.split(TILE, dim)], dim)
         if not torch.equal(whole, again):
             return False
         compared += whole.numel()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blockdiff.core import FinishReason, Mode, Phase, Request
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.engine.transfer import move_packed
+from blockdiff.transfer import move_packed
 
 from .fakes import EOS, MASK, VOCAB, HashModel, ScriptModel, decode_alone, ids, info, request, run
 

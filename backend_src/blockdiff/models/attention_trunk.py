@@ -22,7 +22,7 @@ from blockdiff.models.base import (
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
-from blockdiff.models.layers.layout import build_layout
+from blockdiff.models.layers.layout import Rotary, build_layout
 from blockdiff.models.layers.linear import DenseLinear, concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
@@ -163,7 +163,8 @@ class AttentionModel(LanguageModel):
         has_pools = own.router is not None and own.router.capacity > 0
         cover = BlockCover.ALL if has_pools else None
         is_block_causal = own.commits == BLOCK_CAUSAL
-        layout = build_layout(batch, caches, own.rotary_dim, own.rope_theta, is_block_causal, cover)
+        rotary = Rotary(own.rotary_dim, own.rope_theta)
+        layout = build_layout(batch, caches, self.numerics, rotary, is_block_causal, cover)
         eps = own.rms_norm_eps
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):

@@ -26,7 +26,7 @@ from blockdiff.models.layers.canvas_rows import (
     build_ring_layout,
     find_canvas_rows,
 )
-from blockdiff.models.layers.layout import RoundLayout, build_layout
+from blockdiff.models.layers.layout import Rotary, RoundLayout, build_layout
 from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
@@ -137,7 +137,9 @@ class DiffusionGemmaModel(LanguageModel):
         """The round with the angles of full layers, with those of sliding layers, and its rings."""
         own = self.config
         found = []
-        layout = build_layout(batch, caches, own.full.head_dim, own.full.rotary.theta)
+        layout = build_layout(
+            batch, caches, self.numerics, Rotary(own.full.head_dim, own.full.rotary.theta)
+        )
         for shape in (own.full, own.sliding):
             turning = (shape.head_dim, shape.rotary.pairs, shape.rotary.theta)
             cos, sin = proportional_angles(layout.positions, *turning)
@@ -145,7 +147,7 @@ class DiffusionGemmaModel(LanguageModel):
         window = own.sliding.window
         assert window is not None, "sliding layers have a window"
         capacity = own.sliding.kept_positions(caches.max_context)
-        rings = build_ring_layout(batch, layout, window, capacity)
+        rings = build_ring_layout(batch, layout, window, capacity, self.numerics)
         return found[0], found[1], rings
 
     @torch.inference_mode()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear
+from blockdiff.models.layers.looks import Look, PlainLook, Sight, make_steady_look
 from blockdiff.models.layers.tiled import tiled_experts, tiled_linear
 from blockdiff_kernels.conv import Depthwise, depthwise, steady_depthwise
 from blockdiff_kernels.pointwise import FAST, STEADY, Pointwise
@@ -34,6 +35,10 @@ class Numerics:
         """``function(x)`` of rows x [R, ...]; ``key`` as in ``blockdiff_kernels.row_tiles``."""
         return function(x)
 
+    def look(self, sight: Sight) -> Look:
+        """The attention of a group of segments."""
+        return PlainLook(sight)
+
 
 class SteadyNumerics(Numerics):
     """A row's bits depend on its request alone: products run in tiles of rows."""
@@ -56,6 +61,10 @@ class SteadyNumerics(Numerics):
     def run(self, key: Hashable, function: RowFunction, x: Tensor) -> Tensor:
         """See ``Numerics``."""
         return self.tiles.run(key, function, x)
+
+    def look(self, sight: Sight) -> Look:
+        """See ``Numerics``."""
+        return make_steady_look(sight, self.tiles)
 
 
 PLAIN = Numerics()

@@ -14,6 +14,9 @@ from torch import Tensor
 from blockdiff_kernels.gated_delta import reference
 from blockdiff_kernels.pointwise import FAST, Pointwise
 
+# rows of a chunk of the grid that states keep to where results must not depend on the batch
+GRID_ROWS = 32
+
 
 def decay_and_beta(
     a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, pointwise: Pointwise = FAST

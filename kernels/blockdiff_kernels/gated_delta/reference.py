@@ -118,10 +118,11 @@ def _one_row_late(x: Tensor) -> Tensor:
 
 def _to_chunks(x: Tensor, chunk: int, short: int) -> Tensor:
     """[G, T, H, D] -> [G, H, chunks, chunk, D], zero rows appended."""
-    x = x.transpose(1, 2)
+    # products would copy what is not contiguous, depending on how many segments and chunks there are
+    x = x.transpose(1, 2).contiguous()
     if short:
         x = functional.pad(x, (0, 0, 0, short))
-    return x.reshape(*x.shape[:2], -1, chunk, x.shape[3])
+    return x.view(*x.shape[:2], -1, chunk, x.shape[3])
 
 
 def _scan(

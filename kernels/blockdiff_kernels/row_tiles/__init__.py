@@ -41,6 +41,8 @@ class RowTiles:
         ``key`` names what ``function`` does to a row: equal for functions of equal shapes.
         """
         count = x.shape[dim]
+        if not count:
+            return function(x)
         filled = round_up(count)
         if filled != count:
             x = torch.cat((x, x.new_zeros(_with(x, dim, filled - count))), dim)

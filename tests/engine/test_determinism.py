@@ -49,7 +49,7 @@ def make_request(own: LanguageModel, uid: int) -> Request:
 
 
 def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> dict[int, Any]:
-    """Ids, log probabilities and steps of every request; one joins ``gaps`` rounds after another."""
+    """Ids, log probabilities and steps of every request, which joins in a round of ``gaps``."""
     engine = Engine(own, EngineConfig(max_context=96, **settings))
     waiting, found = list(zip(requests, gaps, strict=True)), dict[int, list[BlockResult]]()
     rounds = 0

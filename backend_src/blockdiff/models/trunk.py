@@ -5,6 +5,7 @@ Knows nothing of layers, files, requests or sampling.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class LanguageModel(ABC):
         numerics: Numerics,
     ) -> None:
         """``embedding`` and ``output`` [V here, H] are this rank's rows of the vocabulary."""
-        self.info = info
+        self.info = replace(info, is_deterministic=numerics.is_deterministic)
         self.share = share
         self.numerics = numerics
         self.group = share.group

@@ -118,7 +118,7 @@ def _one_row_late(x: Tensor) -> Tensor:
 
 def _to_chunks(x: Tensor, chunk: int, short: int) -> Tensor:
     """[G, T, H, D] -> [G, H, chunks, chunk, D], zero rows appended."""
-    # products would copy what is not contiguous, depending on how many segments and chunks there are
+    # products would copy what is not contiguous, or not, depending on the numbers of segments
     x = x.transpose(1, 2).contiguous()
     if short:
         x = functional.pad(x, (0, 0, 0, short))

@@ -16,6 +16,10 @@ TruncateLastBlock = Annotated[
     bool,
     typer.Option("--truncate-last-block", help="End the last block where --max-tokens does."),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="A request's output has the same bits in any batch."),
+]
 
 
 def optional_bytes(flag: str, text: str | None) -> int | None:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.engine_options import (
+    Deterministic,
     KvCacheSize,
     PrefixCache,
     TruncateLastBlock,
@@ -101,6 +102,7 @@ def generate(
     kv_cache_size: KvCacheSize = None,
     prefix_cache: PrefixCache = True,
     truncate_last_block: TruncateLastBlock = False,
+    deterministic: Deterministic = False,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     expert_statistics: Annotated[
@@ -139,7 +141,9 @@ def generate(
         check_file(expert_statistics)
     lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})
     tokenizer = load_tokenizer(model)
-    parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
+    parallel = ParallelSettings(
+        tensor_parallel, tensor_parallel_timeout, deterministic=deterministic
+    )
     loaded = load_with_progress(model, device, dtype, parallel)
     if expert_statistics is not None and not loaded.info.num_experts:
         raise ConfigError("expert-statistics: this model has no experts; leave it out")
@@ -150,6 +154,7 @@ def generate(
         kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),
         prefix_cache=prefix_cache,
         truncate_last_block=truncate_last_block,
+        deterministic=deterministic,
         expert_statistics_interval=0 if expert_statistics is None else 1,
     )
     engine = _build_engine(loaded, tokenizer, jobs, wanted, draws)

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from blockdiff.cli.engine_options import optional_bytes
 from blockdiff.weights.identity import WeightsIdentity
 
 Model = Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)]
@@ -44,6 +43,10 @@ SnapshotInterval = Annotated[
 ]
 TruncateLastBlock = Annotated[
     bool, typer.Option("--truncate-last-block", help="End the last block where max_tokens does.")
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="A request's output has the same bits in any batch."),
 ]
 ExpertStatisticsInterval = Annotated[
     int | None, typer.Option(min=0, help="Count experts in one of so many rounds; 0 never, 16.")
@@ -103,20 +106,7 @@ class ServeOptions:
     weights: WeightsIdentity | None = None  # None: the served model verifies them itself
 
 
-def engine_parameters(
-    kv_cache_size: str | None,
-    prefix_cache: bool | None,
-    snapshot_size: str | None,
-    snapshot_interval: int | None,
-    truncate_last_block: bool,
-    expert_statistics_interval: int | None,
-) -> dict[str, object]:
-    """These flags as parameters of ``block_diffusion``; None where one is not given."""
-    return {
-        "kv_cache_bytes": optional_bytes("kv-cache-size", kv_cache_size),
-        "prefix_cache": None if prefix_cache is None else ("no", "yes")[prefix_cache],
-        "snapshot_bytes": optional_bytes("snapshot-size", snapshot_size),
-        "snapshot_interval": snapshot_interval,
-        "truncate_last_block": "yes" if truncate_last_block else None,
-        "expert_statistics_interval": expert_statistics_interval,
-    }
+def as_parameters(**values: bool | int | None) -> dict[str, object]:
+    """Settings of the engine as a ``config.pbtxt`` has them; None stays: it is not given."""
+    words = {True: "yes", False: "no"}
+    return {name: words[v] if isinstance(v, bool) else v for name, v in values.items()}

@@ -61,7 +61,10 @@ def build_engine(
             say(line)
 
     parallel = ParallelSettings(
-        settings.tensor_parallel, settings.tensor_parallel_timeout_seconds, settings.threads
+        settings.tensor_parallel,
+        settings.tensor_parallel_timeout_seconds,
+        settings.threads,
+        settings.deterministic,
     )
     progress = LoggedProgress("loading weights", say)
     model = load_shared(settings.model, settings.device, settings.dtype, parallel, progress, tell)
@@ -79,6 +82,7 @@ def build_engine(
         snapshot_bytes=settings.snapshot_bytes,
         snapshot_interval=settings.snapshot_interval,
         truncate_last_block=settings.truncate_last_block,
+        deterministic=settings.deterministic,
         expert_statistics_interval=settings.expert_statistics_interval,
     )
     engine = Engine(model, config, tokenizer)

@@ -52,6 +52,7 @@ class Settings:
     max_context: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
+    deterministic: bool = False
     tensor_parallel: int = 1
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
@@ -99,7 +100,7 @@ def _choice(*allowed: str) -> Callable[[str, str], Any]:
     return read
 
 
-def _flag(name: str, text: str) -> bool:
+def _yes_or_no(name: str, text: str) -> bool:
     return bool(_choice("yes", "no")(name, text) == "yes")
 
 
@@ -120,16 +121,17 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "max_context": _integer(1, 1 << 24),
     "device": _choice("cpu", "cuda"),
     "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
+    "deterministic": _yes_or_no,
     "tensor_parallel": _integer(1, 64),
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),
     "max_output_tokens": _integer(1, 1 << 24),
     "kv_cache_bytes": _integer(1, 1 << 50),
     "page_length": _integer(1, 1 << 20),
-    "prefix_cache": _flag,
+    "prefix_cache": _yes_or_no,
     "snapshot_bytes": _integer(0, 1 << 50),
     "snapshot_interval": _integer(1, 1 << 24),
-    "truncate_last_block": _flag,
+    "truncate_last_block": _yes_or_no,
     "expert_statistics_interval": _integer(0, 1 << 20),
     "default_max_tokens": _integer(1, 1 << 24),
     "max_prompt_bytes": _integer(1, 1 << 30),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from blockdiff.cli.serve_options import engine_parameters
+from blockdiff.cli.engine_options import optional_bytes
+from blockdiff.cli.serve_options import as_parameters
 from blockdiff.engine import Engine
 from blockdiff.errors import ConfigError, EngineDeadError
 from blockdiff.serving.block_diffusion import build_engine
@@ -81,15 +82,22 @@ def test_two_ranks_end_with_the_engine(settings: Settings) -> None:
 
 
 def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
-    flags = engine_parameters("2GiB", False, "1MB", 64, True, 0)
-    given = {name: {"string_value": str(value)} for name, value in flags.items()}
+    wanted: dict[str, Any] = {
+        "kv_cache_bytes": optional_bytes("kv-cache-size", "2GiB"),
+        "prefix_cache": False,
+        "snapshot_bytes": optional_bytes("snapshot-size", "1MB"),
+        "snapshot_interval": 64,
+        "truncate_last_block": True,
+        "deterministic": True,
+        "expert_statistics_interval": 0,
+    }
+    given = {name: {"string_value": str(v)} for name, v in as_parameters(**wanted).items()}
     settings = read_settings({"parameters": given}, {"BLOCKDIFF_MODEL": "m"})
-    names = ("kv_cache_bytes", "prefix_cache", "snapshot_bytes", "snapshot_interval")
-    assert [getattr(settings, name) for name in names] == [2 << 30, False, 10**6, 64]
-    assert settings.truncate_last_block and settings.expert_statistics_interval == 0
-    assert set(engine_parameters(None, None, None, None, False, None).values()) == {None}
+    assert {name: getattr(settings, name) for name in wanted} == wanted
+    assert (wanted["kv_cache_bytes"], wanted["snapshot_bytes"]) == (2 << 30, 10**6)
+    assert as_parameters(prefix_cache=None) == {"prefix_cache": None}
     with pytest.raises(ConfigError, match="kv-cache-size: '8' must be a size with a unit"):
-        engine_parameters("8", None, None, None, False, None)
+        optional_bytes("kv-cache-size", "8")
 
 
 @pytest.mark.parametrize(

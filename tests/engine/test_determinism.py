@@ -2,23 +2,27 @@
 
 import functools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from blockdiff.checkpoint import load_model
 from blockdiff.core import BlockResult, DecodingParams, Mode, Request, SamplingParams
+from blockdiff.decoding.row_sums import log_totals
+from blockdiff.decoding.sampling import entropies
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.errors import ConfigError
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.scheduler.counters import Counters
 
 FIXTURES = Path(__file__).parents[1] / "golden" / "fixtures"
 CASES = (
     "clover_moe/layers4_block8",
     "qwen3_5_moe/layers4_block8",
-    "llada2_moe/block8",
     "llada2_moe_editing/block8",
-    "sdar/block4",
     "sdar_moe/block4",
     "diffusion_gemma/canvas8",
 )
@@ -48,9 +52,12 @@ def make_request(own: LanguageModel, uid: int) -> Request:
     )
 
 
-def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> dict[int, Any]:
+def run(
+    own: Any, requests: list[Request], gaps: list[int], **settings: int
+) -> tuple[dict[int, Any], Counters]:
     """Ids, log probabilities and steps of every request, which joins in a round of ``gaps``."""
-    engine = Engine(own, EngineConfig(max_context=96, **settings))
+    rules = EngineConfig(max_context=96, deterministic=True, check_invariants=True, **settings)
+    engine = Engine(own, rules)
     waiting, found = list(zip(requests, gaps, strict=True)), dict[int, list[BlockResult]]()
     rounds = 0
     while waiting or engine.has_work:
@@ -60,21 +67,54 @@ def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> 
             assert result.error is None, result.error
             found.setdefault(result.request_uid, []).append(result)
         rounds += 1
-    return {
+    results = {
         uid: [(block.token_ids, block.log_probs, block.denoise_steps) for block in blocks]
         for uid, blocks in found.items()
     }
+    return results, engine.counters
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES)
 def test_results_do_not_depend_on_the_batch(case: str, dtype: str) -> None:
-    """Alone, all at once, and staggered in other slots with another prefill budget."""
+    """Alone, all at once, and staggered in other slots with another prefill budget; with little
+    memory, so that requests are suspended and written again; after others with the same prefix."""
     own = model(case, dtype)
     requests = [make_request(own, uid) for uid in range(4)]
-    want = {}
-    for request in requests:
-        want |= run(own, [request], [0], max_slots=1, prefill_token_budget=512)
-    assert run(own, requests, [0] * 4, max_slots=4, prefill_token_budget=512) == want
-    staggered = run(own, requests[::-1], [0, 1, 3, 4], max_slots=3, prefill_token_budget=16)
-    assert staggered == want
+    again = replace(requests[3], uid=7, input_ids=(*requests[3].input_ids[:45], 5, 6, 7))
+    want: dict[int, Any] = {}
+    for request in (*requests, again):
+        want |= run(own, [request], [0], max_slots=1, prefill_token_budget=512)[0]
+    wanted = {uid: want[uid] for uid in range(4)}
+    together, _ = run(own, requests, [0] * 4, max_slots=4, prefill_token_budget=512)
+    assert together == wanted
+    page = max(16, own.info.block_length)
+    # the longest request, and the page that is always there
+    memory = (-(-80 // page) + 1) * own.cache_sizes(page, 96).page_bytes
+    tight = {"kv_cache_bytes": memory, "page_length": page, "prefill_token_budget": page}
+    staggered, counters = run(own, requests[::-1], [0, 1, 3, 4], max_slots=3, **tight)
+    assert staggered == wanted
+    # single tokens take pages so slowly that none is missing
+    assert counters.suspensions > 0 or not own.info.decodes_blocks
+    shared, counters = run(own, [requests[3], again], [0, 60], max_slots=2, snapshot_interval=16)
+    assert shared == {uid: want[uid] for uid in (3, 7)}
+    assert counters.hit_tokens > 0
+
+
+def test_a_single_row_is_summed_as_beside_others() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        logits = torch.randn(8, 152064, generator=torch.Generator().manual_seed(0)) * 4
+        sums, totals = entropies(logits), log_totals(logits)
+        for row in range(8):
+            assert torch.equal(entropies(logits[row : row + 1]), sums[row : row + 1])
+            assert torch.equal(log_totals(logits[row : row + 1]), totals[row : row + 1])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_of_the_plain_mode_is_refused() -> None:
+    plain: Any = load_model(FIXTURES / CASES[0])
+    with pytest.raises(ConfigError, match="deterministic: True needs a model"):
+        Engine(plain, EngineConfig(deterministic=True))

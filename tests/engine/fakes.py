@@ -64,7 +64,9 @@ class FakeCaches:
         places = np.arange(start, start + len(tokens))
         size = self.pages.shape[1]
         assert len(tokens) + start <= self.room.max_context, "cache overrun"
-        self.pages[pages[places // size], places % size] = tokens
+        where = (pages[places // size], places % size)
+        assert (self.pages[where] == NOT_WRITTEN).all(), "a page was given out with old rows in it"
+        self.pages[where] = tokens
 
 
 class FakeModel:

@@ -87,7 +87,8 @@ def _decoding(chance: random.Random, model: BlockDiffusionModel) -> DecodingPara
         return DecodingParams(mode=Mode.AUTOREGRESSIVE)
     length = chance.choice([None, 1, 4, 7, 8, 16])
     if chance.random() < 0.3:
-        return DecodingParams(block_length=length, denoise_steps=chance.choice([1, 2, 4]))
+        steps = chance.randrange(1, 1 + min(4, length or model.info.block_length))
+        return DecodingParams(block_length=length, denoise_steps=steps)
     return DecodingParams(block_length=length, threshold=chance.choice([None, 0.3, 0.7, 0.95]))
 
 

@@ -176,8 +176,10 @@ def main(
 
     Example: python -m perf.soak --requests 10000
     """
-    loaded = load_model(model, "cpu", "float32")
-    config = EngineConfig(max_slots=slots, num_threads=1, check_invariants=check)
+    loaded = load_model(model, "cpu", "float32", deterministic=True)
+    config = EngineConfig(
+        max_slots=slots, num_threads=1, check_invariants=check, deterministic=True
+    )
     wanted = draw_requests(loaded, distinct, seed)
     expected = run_alone(loaded, wanted, config)
     page_length = Engine(loaded, config).memory.page_length

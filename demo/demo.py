@@ -17,7 +17,8 @@ from rich.text import Text
 
 from blockdiff.cli.checkpoint_check import check_checkpoint
 from blockdiff.cli.main import fail
-from blockdiff.cli.serve import ServeOptions, make_server
+from blockdiff.cli.serve import make_server
+from blockdiff.cli.serve_options import ServeOptions
 from blockdiff.embedded import find_installation
 from blockdiff.errors import BlockdiffError, ConfigError
 from blockdiff_client import BlockEvent, Client, Generation

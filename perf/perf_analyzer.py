@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from blockdiff.cli.serve import ServeOptions, make_server
+from blockdiff.cli.serve import make_server
+from blockdiff.cli.serve_options import ServeOptions
 from blockdiff.embedded import find_installation
 from blockdiff.embedded.perf_analyzer import perf_analyzer_command
 from blockdiff.errors import BlockdiffError, ConfigError

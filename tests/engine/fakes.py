@@ -165,11 +165,17 @@ def softmax(row: Array) -> Array:
     return total
 
 
-def decode_alone(model: FakeModel, wanted: Request) -> tuple[list[int], list[int]]:
-    """Greedy output ids and denoise steps per block, straight from the rules."""
+def decode_alone(
+    model: FakeModel, wanted: Request, truncates: bool = False
+) -> tuple[list[int], list[int]]:
+    """Greedy output ids and denoise steps per block, straight from the rules.
+
+    ``truncates``: the last block ends where ``max_tokens`` does.
+    """
     facts = model.info
     eos = facts.eos_token_ids if wanted.eos_ids is None else wanted.eos_ids
     prompt = list(wanted.input_ids)
+    given = {len(prompt) + place: token for place, token in wanted.pinned}
     output: list[int] = []
     steps_per_block: list[int] = []
     is_single = wanted.decoding.mode is Mode.AUTOREGRESSIVE
@@ -191,12 +197,15 @@ def decode_alone(model: FakeModel, wanted: Request) -> tuple[list[int], list[int
         else:
             final = [*prompt, *output]
             start = len(final) - len(final) % length if facts.block_anchor == "zero" else len(final)
-            block, steps = _decode_block(model, wanted, final[:start], final[start:], choose)
+            fixed = {**given, **dict(enumerate(final[start:], start))}
+            end = len(prompt) + wanted.max_tokens if truncates else start + length
+            positions = range(start, min(start + length, end))
+            block, steps = _decode_block(model, wanted, final[:start], positions, fixed, choose)
             block = block[len(final) - start :]
             steps_per_block.append(steps)
         for token in block[: wanted.max_tokens - len(output)]:
             output.append(token)
-            if token in eos and not wanted.ignore_eos:
+            if token in eos and not wanted.ignore_eos and len(output) > wanted.min_tokens:
                 return output, steps_per_block
     return output, steps_per_block
 
@@ -205,14 +214,17 @@ def _decode_block(
     model: FakeModel,
     wanted: Request,
     prefix: list[int],
-    fixed: list[int],
+    positions: range,
+    fixed: dict[int, int],
     choose: Callable[[Array, int], tuple[int, float]],
 ) -> tuple[list[int], int]:
-    """Denoise one whole block, without any early end."""
+    """Denoise one whole block, without any early end; ``fixed`` tokens by position."""
     decoding = wanted.decoding
-    length = decoding.block_length or model.info.block_length
-    canvas = fixed + [model.info.mask_token_id] * (length - len(fixed))
-    open_places = list(range(len(fixed), length))
+    canvas = [fixed.get(position, model.info.mask_token_id) for position in positions]
+    open_places = [place for place, position in enumerate(positions) if position not in fixed]
+    # A schedule shares out all places but those that the request has pinned.
+    prompt_length = len(wanted.input_ids)
+    shared = len([p for p in positions if p not in fixed or p < prompt_length])
     threshold = decoding.threshold
     if threshold is None:
         threshold = 2.0 if decoding.denoise_steps else model.info.default_threshold
@@ -223,7 +235,7 @@ def _decode_block(
         sure = [place for place in open_places if picks[place][1] > threshold]
         least = 1
         if decoding.denoise_steps:
-            share, extra = divmod(length, decoding.denoise_steps)
+            share, extra = divmod(shared, decoding.denoise_steps)
             least = max(share + (step < extra), 1)
         if len(sure) < least:
             sure = sorted(open_places, key=lambda place: -picks[place][1])[:least]

@@ -22,13 +22,24 @@ def engine(slots: int = 3) -> Engine:
     return Engine(HashModel(info(**EVERY)), EngineConfig(max_slots=slots, max_context=64))
 
 
-def decode(model: HashModel, prompt: Sequence[int], blocks: int, **rules: Any) -> list[int]:
-    """Whole blocks, one request by itself, straight from the rules; returns the response."""
+def decode(
+    model: HashModel,
+    prompt: Sequence[int],
+    blocks: int,
+    pins: dict[int, int] | None = None,
+    **rules: Any,
+) -> list[int]:
+    """Whole blocks, one request by itself, straight from the rules; returns the response.
+
+    ``pins``: given tokens by place of the response.
+    """
+    given = {len(prompt) + place: token for place, token in (pins or {}).items()}
     final, length = list(prompt), model.info.block_length
     for number in range(len(prompt) // length, len(prompt) // length + blocks):
         prefix, fixed = final[: number * length], final[number * length :]
-        canvas = fixed + [MASK] * (length - len(fixed))
-        masked = list(range(len(fixed), length))
+        fixed += [given.get(p, MASK) for p in range(len(final), (number + 1) * length)]
+        free = [p for p in range(len(final) - len(prefix), length) if len(prefix) + p not in given]
+        canvas, masked = fixed, list(free)
         post = 0
         while True:
             if not masked:
@@ -41,7 +52,7 @@ def decode(model: HashModel, prompt: Sequence[int], blocks: int, **rules: Any) -
             taken = choose(rules, rows, sure, masked)
             edits = []
             if "editing_threshold" in rules:
-                for place in range(len(fixed), length):
+                for place in free:
                     is_new = picks[place] != canvas[place] and place not in masked
                     if is_new and sure[place] > rules["editing_threshold"]:
                         edits.append(place)

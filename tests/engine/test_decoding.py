@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from blockdiff.core import FinishReason, Mode, Phase, Request
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.errors import ConfigError
+from blockdiff.models.base import ModelCaches, RoundBatch
 from blockdiff.transfer import move_packed
 
 from .fakes import EOS, MASK, VOCAB, HashModel, ScriptModel, decode_alone, ids, info, request, run
@@ -213,3 +216,31 @@ def test_packed_transfers_give_the_same_rounds(monkeypatch: pytest.MonkeyPatch) 
     direct = run(Engine(model), wanted)
     monkeypatch.setattr("blockdiff.engine.forward.to_device", move_packed)
     assert run(Engine(model), wanted) == direct
+
+
+@pytest.mark.parametrize(("anchor", "last"), [("prompt_end", 2), ("zero", 1)])
+def test_a_truncated_last_block_has_only_the_rows_it_needs(anchor: str, last: int) -> None:
+    grids = set()
+
+    class Noting(HashModel):
+        def hidden(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
+            grids.update(batch.block_lengths.tolist())
+            return super().hidden(batch, caches)
+
+    model = Noting(info(block_anchor=anchor))
+    wanted = request(prompt=[1, 2, 3], max_tokens=6, ignore_eos=True, denoise_steps=4)
+    rows = {}
+    for truncates in (False, True):
+        model.rounds.clear()
+        blocks = run(Engine(model, EngineConfig(truncate_last_block=truncates)), [wanted])[1]
+        assert ids(blocks) == decode_alone(model, wanted, truncates)[0]
+        rows[truncates] = {round_[-1] for round_ in model.rounds[-blocks[-1].denoise_steps :]}
+    assert rows == {False: {(Phase.PREVIEW, 0, 4)}, True: {(Phase.PREVIEW, 0, last)}}
+    # the commit that rides along with the short block goes by the grid of whole ones
+    assert grids == {4}
+
+
+def test_models_of_whole_blocks_refuse_to_truncate() -> None:
+    model = HashModel(info(allows_short_blocks=False))
+    with pytest.raises(ConfigError, match="truncate_last_block: .* leave it off"):
+        Engine(model, EngineConfig(truncate_last_block=True))

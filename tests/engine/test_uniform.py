@@ -25,17 +25,20 @@ SIXTEENTHS = st.integers(0, 64).map(lambda n: n / 16)
         np.float32, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=SIXTEENTHS
     ),
     bound=SIXTEENTHS,
+    every_fifth=st.sampled_from([-1, 0, 3]),
 )
 @settings(deadline=None, max_examples=60)
-def test_acceptance_by_entropy(entropy: np.ndarray, bound: float) -> None:
-    accepted = accept_below(entropy, np.full(len(entropy), bound, np.float32))
-    for line, got in zip(entropy.tolist(), accepted.tolist(), strict=True):
+def test_acceptance_by_entropy(entropy: np.ndarray, bound: float, every_fifth: int) -> None:
+    is_given = np.arange(entropy.size).reshape(entropy.shape) % 5 == every_fifth
+    accepted = accept_below(entropy, np.full(len(entropy), bound, np.float32), is_given)
+    for line, fixed, got in zip(entropy, is_given, accepted.tolist(), strict=True):
         before, want = 0.0, [False] * len(line)
-        for place in sorted(range(len(line)), key=lambda place: line[place]):
+        free = np.flatnonzero(~fixed).tolist()
+        for place in sorted(free, key=lambda place: line[place]):
             want[place] = before <= bound
             before += line[place]
         assert got == want
-        assert got[int(np.argmin(line))]
+        assert not free or got[min(free, key=lambda place: line[place])]
 
 
 def test_temperatures_fall_from_t_max() -> None:
@@ -56,7 +59,8 @@ def test_a_canvas_ends_when_stable_and_confident_or_out_of_steps(stability: int)
     for step, (best, entropy) in enumerate(zip(history, entropies, strict=True)):
         number = np.array([step])
         progress = advance(progress, number, np.array([best]))
-        got = find_finished(progress, number, np.full((1, 2), entropy, np.float32), rules)
+        measured = np.full((1, 2), entropy, np.float32)
+        got = find_finished(progress, number, measured, rules, np.zeros((1, 2), np.bool_))
         before = history[max(step - stability, 0) : step]
         is_stable = len(before) == stability and all(line == best for line in before)
         assert bool(got[0]) == ((is_stable and entropy < 0.2) or step == 6), step

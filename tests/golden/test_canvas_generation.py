@@ -14,7 +14,7 @@ from blockdiff.core import Phase as Kind
 from blockdiff.decoding.draws import NoiseDraws, Places
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine import uniform as rounds
-from blockdiff.errors import RequestError
+from blockdiff.errors import ConfigError, RequestError
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.diffusion_gemma import DiffusionGemmaModel
 from tests.engine.fakes import ids, run
@@ -74,9 +74,15 @@ def denoise_alone(wanted: Request) -> tuple[list[int], list[int]]:
     t_min, t_max = rules.t_min, rules.t_max
     assert steps is not None and stability is not None and t_min is not None and t_max is not None
     prefix, output, used = list(wanted.input_ids), [], []
+    given = dict(wanted.pinned)
     while len(output) < wanted.max_tokens:
         block, history = len(used), []
+        pins = {
+            place: given[at] for place in range(BLOCK) if (at := block * BLOCK + place) in given
+        }
+        free = [place for place in range(BLOCK) if place not in pins]
         canvas = draws.start(places(wanted, block, 0)).tolist()
+        canvas = [pins.get(place, token) for place, token in enumerate(canvas)]
         caches = own.new_caches(1, 128)
         own.hidden(RoundBatch.from_segments([Segment(Kind.PREFILL, 0, 0, prefix)]), caches)
         for step in range(steps):
@@ -89,16 +95,19 @@ def denoise_alone(wanted: Request) -> tuple[list[int], list[int]]:
             asked = places(wanted, block, step)
             drawn = draws.sampler(asked, own.device)(scaled, slice(0, BLOCK)).tolist()
             fresh, total, accepted = draws.fresh(asked).tolist(), 0.0, set()
-            for place in sorted(range(BLOCK), key=lambda place: entropy[place]):
+            for place in sorted(free, key=lambda place: entropy[place]):
                 if total <= (rules.entropy_bound or 0.0):
                     accepted.add(place)
                 total += entropy[place]
             canvas = [drawn[i] if i in accepted else fresh[i] for i in range(BLOCK)]
-            history.append(logits.argmax(1).tolist())
+            canvas = [pins.get(place, token) for place, token in enumerate(canvas)]
+            best = logits.argmax(1).tolist()
+            history.append([pins.get(place, token) for place, token in enumerate(best)])
             is_stable = len(history) > stability and all(
                 history[-2 - back] == history[-1] for back in range(stability)
             )
-            if is_stable and sum(entropy) / BLOCK < (rules.confidence_threshold or 0.0):
+            mean = sum(entropy[place] for place in free) / max(len(free), 1)
+            if not free or (is_stable and mean < (rules.confidence_threshold or 0.0)):
                 break
         used.append(len(history))
         output += history[-1]
@@ -154,6 +163,11 @@ def test_output_depends_on_request_and_seed_only(slots: int, budget: int) -> Non
     for wanted in many():
         alone = generate([wanted], 1)[wanted.uid]
         assert ids(together[wanted.uid]) == ids(alone)
+
+
+def test_canvases_are_never_truncated() -> None:
+    with pytest.raises(ConfigError, match="truncate_last_block: .*diffusion_gemma"):
+        Engine(model(), EngineConfig(truncate_last_block=True))
 
 
 def test_seeds_differ() -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
+from blockdiff.cli.line_fields import check_fields, parse_line
+from blockdiff.cli.request_lines import Job, build_request
 from blockdiff.cli.run_jobs import Outcome, run_jobs
 from blockdiff.engine import Engine, EngineConfig
 

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from blockdiff.cli.line_fields import check_fields, parse_line
 from blockdiff.cli.main import run as run_command
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
-from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
+from blockdiff.cli.request_lines import Job, build_request
 from blockdiff.cli.run_jobs import Outcome, run_jobs
 from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig

@@ -111,7 +111,7 @@ def test_coresets_of_all_phases_do_not_depend_on_chunks(
 ) -> None:
     every = {**coreset, "phases": "all"}
     model = hybrid(tmp_path, every, block_anchor="zero")
-    assert not model.info.supports_autoregressive
+    assert not model.info.supports_autoregressive and not model.info.allows_short_blocks
     whole = forward(model, [[PREFILL], [SHOWN]])
     ids = list(PREFILL.token_ids)
     halves = [
@@ -138,6 +138,7 @@ def test_other_requests_in_the_round_change_nothing(
 def test_block_routing_with_all_experts_is_routing_in_one_group(tmp_path: Path) -> None:
     plain = llada(tmp_path / "plain", n_group=1, topk_group=1)
     pools = llada(tmp_path / "pools", expert_capacity=8)
+    assert not pools.info.allows_short_blocks
     want = forward(plain, [[PREFILL], [SHOWN]])
     torch.testing.assert_close(forward(pools, [[PREFILL], [SHOWN]]), want, atol=2e-5, rtol=1e-4)
     narrow = llada(tmp_path / "narrow", expert_capacity=2)

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from blockdiff.cli.line_fields import check_fields, parse_line
 from blockdiff.cli.logit_requests import parse_request
 from blockdiff.cli.logit_runner import LogitRunner
 from blockdiff.cli.recorded import RecordedTensors
-from blockdiff.cli.request_lines import Job, build_request, check_fields, parse_line
+from blockdiff.cli.request_lines import Job, build_request
 from blockdiff.cli.run_jobs import run_jobs
 from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig

@@ -6,6 +6,7 @@ Knows flags, the prompts file and where results go.
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -17,6 +18,7 @@ from rich.console import Console
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.cli.checkers import CHECKERS
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.engine_options import TruncateLastBlock
 from blockdiff.cli.eval_compare import (
     COMPARE_NOTE,
     Comparison,
@@ -88,6 +90,7 @@ def evaluate(
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Output limit per prompt.")] = 128,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 16,
+    truncate_last_block: TruncateLastBlock = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: ComputeDtype = "float32",
     tensor_parallel: TensorParallel = 1,
@@ -104,6 +107,7 @@ def evaluate(
     numbers = _numbers("thresholds", thresholds, float), _numbers("steps", steps, int)
     path = prompts or model / PROMPTS_FILE
     check_folders({"png": png, "out": out})
+    wanted = EngineConfig(max_slots=concurrency, truncate_last_block=truncate_last_block)
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
@@ -117,7 +121,7 @@ def evaluate(
         reference = load_with_progress(compare, device, reference_dtype(dtype))
         check_comparable(loaded, reference)
         engines = [
-            _build_engine(own, questions, [setting], max_tokens, concurrency)
+            _build_engine(own, questions, [setting], max_tokens, wanted)
             for own in (loaded, reference)
         ]
         with progress_bar("comparing") as advance:
@@ -126,12 +130,13 @@ def evaluate(
         _show_comparison(facts, found, engines, out, output)
         return
     settings = _settings(loaded, numbers[0], numbers[1], autoregressive)
-    engine = _build_engine(loaded, questions, settings, max_tokens, concurrency)
+    engine = _build_engine(loaded, questions, settings, max_tokens, wanted)
     scores = _measure(engine, tokenizer, questions, settings, max_tokens)
     result = {
         "model": str(model),
         "prompts": len(questions),
         "concurrency": engine.config.max_slots,
+        "truncate_last_block": truncate_last_block,
         "note": NOTE,
         "scores": [score.as_json() for score in scores],
     }
@@ -247,13 +252,14 @@ def _build_engine(
     questions: Sequence[Question],
     settings: Sequence[Setting],
     max_tokens: int,
-    concurrency: int,
+    wanted: EngineConfig,
 ) -> Engine:
     """An engine for all questions, each of which is checked under each setting."""
     limit = model.info.max_context
     longest = max(questions, key=lambda question: len(question.input_ids))
-    config = EngineConfig(
-        max_slots=min(concurrency, len(questions)),
+    config = replace(
+        wanted,
+        max_slots=min(wanted.max_slots, len(questions)),
         max_context=min(len(longest.input_ids) + max_tokens, limit),
         max_output_tokens=limit,
     )

@@ -6,6 +6,7 @@ Knows flags, files and output; the engine does the work.
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +15,9 @@ import typer
 from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.engine_options import TruncateLastBlock
 from blockdiff.cli.expert_statistics import check_file, write_statistics
+from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line
 from blockdiff.cli.loading import (
     load_tokenizer,
     load_with_progress,
@@ -25,7 +28,7 @@ from blockdiff.cli.loading import (
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
-from blockdiff.cli.request_lines import Job, RequestLine, build_request, check_fields, parse_line
+from blockdiff.cli.request_lines import Job, build_request
 from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
@@ -79,11 +82,18 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="1 is off.")] = None,
     seed: Annotated[int | None, typer.Option(help="Output depends on request and seed.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    pinned: Annotated[
+        str | None, typer.Option(help='Given answer tokens by place, as JSON: {"5": 17}.')
+    ] = None,
+    suffix: Annotated[str | None, typer.Option(help="Given text behind --gap open places.")] = None,
+    suffix_ids: Annotated[str | None, typer.Option(help="The same as token ids.")] = None,
+    gap: Annotated[int | None, typer.Option(min=1, help="Places before the suffix.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after EOS.")] = False,
     mode: Annotated[Mode | None, typer.Option(help="Default: diffusion.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: ComputeDtype = "float32",
     concurrency: Annotated[int, typer.Option(min=1, help="Slots.")] = DEFAULT_CONCURRENCY,
+    truncate_last_block: TruncateLastBlock = False,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     expert_statistics: Annotated[
@@ -95,7 +105,7 @@ def generate(
     flags: dict[str, Any] = {
         "prompt": prompt,
         "messages": _from_json("messages", messages),
-        "input_ids": _ids(input_ids),
+        "input_ids": _ids("input_ids", input_ids),
         "tools": _from_json("tools", tools),
         "enable_thinking": enable_thinking,
         "max_tokens": max_tokens,
@@ -111,6 +121,10 @@ def generate(
         "top_p": top_p,
         "seed": seed,
         "stop": stop or None,
+        "pinned": _from_json("pinned", pinned),
+        "suffix": suffix,
+        "suffix_ids": _ids("suffix_ids", suffix_ids),
+        "gap": gap,
         "ignore_eos": ignore_eos or None,
         "mode": None if mode is None else str(mode),
     }
@@ -124,8 +138,12 @@ def generate(
         raise ConfigError("expert-statistics: this model has no experts; leave it out")
     jobs = _build_jobs(lines, loaded, tokenizer)
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
-    interval = 0 if expert_statistics is None else 1
-    engine = _build_engine(loaded, tokenizer, jobs, concurrency, draws, interval)
+    wanted = EngineConfig(
+        max_slots=concurrency,
+        truncate_last_block=truncate_last_block,
+        expert_statistics_interval=0 if expert_statistics is None else 1,
+    )
+    engine = _build_engine(loaded, tokenizer, jobs, wanted, draws)
     show = _print_json if output is OutputFormat.json else _print_text
     ended = {} if draws is None else draws.ended
 
@@ -158,14 +176,14 @@ def _from_json(flag: str, text: str | None) -> Any:
         raise ConfigError(f"{flag}: not JSON of ordinary depth and numbers") from error
 
 
-def _ids(text: str | None) -> list[int] | None:
+def _ids(flag: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",")] if text.strip() else []
     except ValueError as error:
         raise ConfigError(
-            f"input_ids: {text[:60]!r} must be token ids separated by commas, e.g. 1,2,3"
+            f"{flag}: {text[:60]!r} must be token ids separated by commas, e.g. 1,2,3"
         ) from error
 
 
@@ -199,21 +217,17 @@ def _build_engine(
     model: BlockDiffusionModel,
     tokenizer: Tokenizer | None,
     jobs: Sequence[Job],
-    concurrency: int,
+    wanted: EngineConfig,
     draws: DrawSource | None,
-    interval: int,
 ) -> Engine:
-    """An engine whose caches are as large as the jobs need; every job is checked against it.
-
-    ``interval``: of the rounds in which experts are counted, 0 for none.
-    """
+    """An engine whose caches are as large as the jobs need; every job is checked against it."""
     limit = model.info.max_context
     needed = max(len(job.request.input_ids) + job.request.max_tokens for job in jobs)
-    config = EngineConfig(
-        max_slots=min(concurrency, len(jobs)),
+    config = replace(
+        wanted,
+        max_slots=min(wanted.max_slots, len(jobs)),
         max_context=limit if needed < 1 else min(needed, limit),
         max_output_tokens=limit,
-        expert_statistics_interval=interval,
     )
     for job in jobs:
         with naming(job.place):

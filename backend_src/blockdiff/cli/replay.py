@@ -11,8 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from blockdiff.cli.line_fields import ReplayInputs
 from blockdiff.cli.recorded import RecordedTensors
-from blockdiff.cli.request_lines import Job, ReplayInputs
+from blockdiff.cli.request_lines import Job
 from blockdiff.decoding.draws import DrawSource, NoiseDraws, Places, Sampler
 from blockdiff.errors import RequestError
 from blockdiff.models.base import ModelInfo

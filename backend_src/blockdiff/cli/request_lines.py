@@ -1,17 +1,14 @@
-"""Request lines of ``blockdiff generate``: JSON objects in, checked engine requests out.
+"""Checked request lines of ``blockdiff generate`` as engine requests, for one model.
 
-A line has the flags' names with underscores, or is a ``generate`` entry of a golden fixture whose
-``params`` are merged into it. Knows nothing of files, engines or output.
+Knows nothing of files, engines or output.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
-
+from blockdiff.cli.infill import Infill, read_infill
+from blockdiff.cli.line_fields import ReplayInputs, RequestLine
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
@@ -19,10 +16,6 @@ from blockdiff.models.base import ModelInfo
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.text import Tokenizer
 
-# What a golden entry says about itself: nothing of it changes how a request runs.
-ENTRY_NOTES = frozenset(
-    {"description", "expected", "reference_forwards", "tolerance", "state_tolerance", "info"}
-)
 STRATEGIES = {
     "low_confidence": "low_confidence",
     "low_confidence_static": "low_confidence",
@@ -30,81 +23,6 @@ STRATEGIES = {
     "sequential": "sequential",
     "entropy_bounded": "entropy_bounded",
 }
-Ids = list[Annotated[int, Field(ge=0)]]
-
-
-def _utf8(text: str) -> str:
-    # Bytes of the command line and escapes in JSON may give lone surrogates.
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise PydanticCustomError("utf8", "Input should be UTF-8 text") from error
-    return text
-
-
-Text = Annotated[str, AfterValidator(_utf8)]
-
-
-class ReplayInputs(BaseModel):
-    """Names of recorded draws, one per canvas each."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    start_canvas: list[Text]
-    sampled: list[Text]
-    random: list[Text]
-
-
-class RequestLine(BaseModel):
-    """Every field a line may have. Ranges are checked by the engine, types here."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: Text | None = None
-    kind: Literal["generate"] = "generate"
-    prompt: Text | None = None
-    messages: list[dict[str, Any]] | None = None
-    input_ids: Ids | None = None
-    tools: list[dict[str, Any]] | None = None
-    enable_thinking: bool | None = None
-    max_tokens: int = 128
-    min_tokens: int = 0
-    stop: list[Text] = Field(default_factory=list)
-    ignore_eos: bool = False
-    eos_id: int | None = None
-    stop_ids: Ids | None = None
-    mask_id: int | None = None
-    mode: Literal["diffusion", "autoregressive"] = "diffusion"
-    algorithm: str | None = None
-    strategy: str | None = None
-    block_length: Annotated[int, Field(ge=1)] | None = None
-    denoise_steps: int | None = None
-    steps: int | None = None
-    effective_steps: int | None = None
-    minimal_topk: Annotated[int, Field(ge=1)] | None = None
-    transfer_schedule: list[int] | None = None
-    num_to_transfer: Annotated[int, Field(ge=1)] | None = None
-    threshold: float | None = None
-    eb_threshold: float | None = None
-    entropy_bound: float | None = None
-    max_denoising_steps: int | None = None
-    t_min: float | None = None
-    t_max: float | None = None
-    stability_threshold: int | None = None
-    confidence_threshold: float | None = None
-    # What the reference writes after an end token; output never reaches it.
-    pad_id: Annotated[int, Field(ge=0)] | None = None
-    replay: bool = False
-    inputs: ReplayInputs | None = None
-    editing_threshold: float | None = None
-    max_post_steps: int | None = None
-    # The engine always stops early; output is the same either way.
-    eos_early_stop: bool | None = None
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    arrive_after_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,45 +36,6 @@ class Job:
     replay: ReplayInputs | None = None
 
 
-def parse_line(text: str) -> dict[str, Any]:
-    """The object of one line, ``params`` merged in; raises RequestError."""
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RequestError(f"not JSON ({error.msg} at column {error.colno})") from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError("not JSON of ordinary depth and numbers") from error
-    if not isinstance(given, dict):
-        raise RequestError(f"a {type(given).__name__}; each line must be a JSON object")
-    params = given.pop("params", {})
-    if not isinstance(params, dict):
-        raise RequestError("params: must be an object")
-    for field in params:
-        if field in given:
-            raise RequestError(f"{field}: given twice, in the entry and in its params")
-    return {k: v for k, v in {**given, **params}.items() if k not in ENTRY_NOTES}
-
-
-def check_fields(given: Mapping[str, Any]) -> RequestLine:
-    """Types and names of the fields; raises RequestError for the first that is wrong."""
-    try:
-        line = RequestLine.model_validate(dict(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise RequestError(f"{field}: unknown field") from error
-        shown = json.dumps(first["input"], default=str)
-        raise RequestError(f"{field}: {first['msg']}, got {shown[:60]}") from error
-    prompts = [f for f in ("prompt", "messages", "input_ids") if getattr(line, f) is not None]
-    if len(prompts) != 1:
-        got = " and ".join(prompts) or "none"
-        raise RequestError(f"prompt, messages, input_ids: exactly one is needed, got {got}")
-    if line.replay != (line.inputs is not None):
-        raise RequestError("replay, inputs: recorded draws need both of them")
-    return line
-
-
 def build_request(
     line: RequestLine, uid: int, info: ModelInfo, tokenizer: Tokenizer | None
 ) -> Request:
@@ -166,17 +45,34 @@ def build_request(
         raise RequestError(
             f"mask_id: {line.mask_id} is not this model's mask token ({info.mask_token_id})"
         )
+    infill = _infill(line, tokenizer)
     return Request(
         uid=uid,
         input_ids=tuple(_input_ids(line, tokenizer)),
-        max_tokens=line.max_tokens,
-        min_tokens=line.min_tokens,
+        pinned=infill.pinned,
+        max_tokens=_limit(line, "max_tokens", infill.max_tokens),
+        min_tokens=_limit(line, "min_tokens", infill.min_tokens),
         ignore_eos=line.ignore_eos,
         eos_ids=_eos_ids(line),
         stop_strings=tuple(line.stop),
         sampling=SamplingParams(line.temperature, line.top_k, line.top_p, line.seed),
         decoding=_decoding(line, info),
     )
+
+
+def _infill(line: RequestLine, tokenizer: Tokenizer | None) -> Infill:
+    def encode(text: str) -> list[int]:
+        if tokenizer is None:
+            raise ConfigError("suffix: the model folder has no tokenizer.json; give suffix_ids")
+        return tokenizer.encode(text)
+
+    return read_infill(line.pinned, line.suffix, line.suffix_ids, line.gap, encode)
+
+
+def _limit(line: RequestLine, field: str, by_suffix: int | None) -> int:
+    """What the line says, or else what its suffix needs."""
+    own: int = getattr(line, field)
+    return own if by_suffix is None or field in line.model_fields_set else by_suffix
 
 
 def _refuse_editing(line: RequestLine, info: ModelInfo) -> None:

@@ -5,14 +5,15 @@ Knows the command line and the repository's settings; starting and watching is b
 
 import json
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
 
 import typer
 
+from blockdiff.cli import serve_options as option
 from blockdiff.cli.dtype_option import ServedDtype
+from blockdiff.cli.serve_options import ServeOptions
 from blockdiff.cli.serve_weights import verify_served_weights, weights_parameters
 from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
 from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
@@ -33,31 +34,6 @@ from blockdiff.weights.identity import WeightsIdentity
 # What callers name; Triton loads what these need.
 ENTRY_MODELS = ("ensemble", "unary")
 RELAY = "relay.sock"
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """The command line of ``serve``, checked."""
-
-    model: Path
-    repository: Path | None = None
-    host: str = "127.0.0.1"
-    http_port: int | None = 8000
-    grpc_port: int | None = 8001
-    metrics_port: int | None = 8002
-    slots: int | None = None
-    max_queue_size: int | None = None
-    threads: int | None = None
-    max_context: int | None = None
-    device: str | None = None
-    dtype: str | None = None
-    tensor_parallel: int | None = None
-    tensor_parallel_timeout: float | None = None
-    exit_timeout: int = 30
-    grpc_threads: int = 8
-    log_file: Path | None = None
-    triton_args: tuple[str, ...] = ()
-    weights: WeightsIdentity | None = None  # None: the served model verifies them itself
 
 
 def make_server(
@@ -185,53 +161,30 @@ def run_supervised(
 
 
 def serve(
-    model: Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)],
-    model_repository: Annotated[
-        Path | None, typer.Option(help="Model repository to serve instead of the project's.")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    http_port: Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
-    slots: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Requests that run at once; 8.")
-    ] = None,
-    max_queue_size: Annotated[
-        int | None, typer.Option(min=0, help="Requests that wait; more are refused. 64.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")] = None,
-    max_context: Annotated[
-        int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu (default) or cuda.")] = None,
+    model: option.Model,
+    model_repository: option.ModelRepository = None,
+    host: option.Host = "127.0.0.1",
+    http_port: option.HttpPort = 8000,
+    grpc_port: option.GrpcPort = 8001,
+    metrics_port: option.MetricsPort = 8002,
+    slots: option.Slots = None,
+    max_queue_size: option.MaxQueueSize = None,
+    threads: option.Threads = None,
+    max_context: option.MaxContext = None,
+    device: option.Device = None,
     dtype: ServedDtype = None,
-    tensor_parallel: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Processes that share the model; 1.")
-    ] = None,
-    tensor_parallel_timeout: Annotated[
-        float | None, typer.Option(help="Seconds until one that does not answer is dead; 60.")
-    ] = None,
-    verify: Annotated[
-        bool | None,
-        typer.Option("--verify/--no-verify", help="Check the weights against their manifest."),
-    ] = None,
-    exit_timeout_secs: Annotated[
-        int, typer.Option(min=1, help="How long running requests may take to finish at the end.")
-    ] = 30,
-    grpc_infer_thread_count: Annotated[int, typer.Option(min=2, max=128)] = 8,
-    restart: Annotated[
-        bool, typer.Option(help="Restart the server when its engine dies or hangs.")
-    ] = True,
-    max_restarts: Annotated[int, typer.Option(min=0, help="Restarts allowed in 5 minutes.")] = 3,
-    heartbeat_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds without an engine round that count as a hang.")
-    ] = 30.0,
-    start_timeout: Annotated[float, typer.Option(min=1, help="Seconds until ready.")] = 600.0,
-    log_file: Annotated[Path | None, typer.Option(help="Where tritonserver's log goes.")] = None,
-    triton_arg: Annotated[
-        list[str] | None, typer.Option(help="Further argument for tritonserver; repeatable.")
-    ] = None,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    tensor_parallel: option.TensorParallel = None,
+    tensor_parallel_timeout: option.TensorParallelTimeout = None,
+    verify: option.Verify = None,
+    exit_timeout_secs: option.ExitTimeoutSecs = 30,
+    grpc_infer_thread_count: option.GrpcInferThreadCount = 8,
+    restart: option.Restart = True,
+    max_restarts: option.MaxRestarts = 3,
+    heartbeat_timeout: option.HeartbeatTimeout = 30.0,
+    start_timeout: option.StartTimeout = 600.0,
+    log_file: option.LogFile = None,
+    triton_arg: option.TritonArg = None,
+    output_format: option.OutputFormat = "text",
 ) -> None:
     """Serve a checkpoint on Triton Inference Server, in the foreground.
 

@@ -74,15 +74,15 @@ def _take_best(ranked: Tensor, masked: Tensor, count: Tensor) -> Tensor:
 
 
 def scheduled_minimum(
-    block_length: npt.NDArray[np.int64], steps: npt.NDArray[np.int64], step: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64], steps: npt.NDArray[np.int64], step: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Positions that step number ``step`` (from 0) of a fixed schedule accepts at least.
 
-    A block is shared out over ``steps`` previews, the first ``block_length % steps`` of them one
-    more; ``steps`` 0 means no schedule. All arrays [G].
+    The ``places`` of a block are shared out over ``steps`` previews, the first ``places % steps``
+    of them one more; ``steps`` 0 means no schedule. All arrays [G].
     """
     divisor = np.maximum(steps, 1)
-    share = block_length // divisor + (step < block_length % divisor)
+    share = places // divisor + (step < places % divisor)
     return np.where(steps > 0, np.maximum(share, 1), 1)
 
 

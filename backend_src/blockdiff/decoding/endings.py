@@ -23,17 +23,18 @@ def find_endings(
     canvas: npt.NDArray[np.int64],
     masked: npt.NDArray[np.bool_],
     block_length: npt.NDArray[np.int64],
-    first_response: npt.NDArray[np.int64],
+    first_ending: npt.NDArray[np.int64],
     eos_ids: npt.NDArray[np.int64],
 ) -> Ending:
     """Settled prefix and settled EOS per canvas.
 
-    canvas [G, B], masked [G, B] (False beyond the block), block_length [G], first_response [G]
-    (positions before it are prompt), eos_ids [G, E] padded with -1 (no token has a negative id).
+    canvas [G, B], masked [G, B] (False beyond the block), block_length [G], first_ending [G]
+    (positions before it are prompt, or too early to end), eos_ids [G, E] padded with -1 (no token
+    has a negative id).
     """
     places = np.arange(canvas.shape[1])[None, :]
     settled = np.where(masked.any(axis=1), masked.argmax(axis=1), block_length)
     is_eos = (canvas[:, :, None] == eos_ids[:, None, :]).any(axis=2)
-    is_eos &= (places >= first_response[:, None]) & (places < settled[:, None])
+    is_eos &= (places >= first_ending[:, None]) & (places < settled[:, None])
     eos = np.where(is_eos.any(axis=1), is_eos.argmax(axis=1), -1)
     return Ending(settled.astype(np.int64), eos.astype(np.int64))

@@ -26,18 +26,18 @@ def step_temperatures(step: Ints, steps: Ints, t_min: Floats, t_max: Floats) -> 
     return t_min + (t_max - t_min) * left
 
 
-def accept_below(entropy: Floats, bound: Floats) -> Flags:
+def accept_below(entropy: Floats, bound: Floats, is_given: Flags) -> Flags:
     """Accept the positions of lowest entropy while those before them sum to at most ``bound``.
 
-    entropy [G, B] in nats, bound [G]. Returns [G, B]; the lowest is always accepted, equal ones
-    are taken from the left.
+    entropy [G, B] in nats, bound [G]; is_given [G, B]: positions whose tokens are known, which take
+    no part. Returns [G, B]; the lowest is always accepted, equal ones are taken from the left.
     """
-    order = np.argsort(entropy, axis=1, kind="stable")
-    lowest = np.take_along_axis(entropy, order, axis=1)
+    order = np.argsort(np.where(is_given, np.inf, entropy), axis=1, kind="stable")
+    lowest = np.take_along_axis(np.where(is_given, np.float32(0), entropy), order, axis=1)
     before = np.cumsum(lowest, axis=1, dtype=np.float32) - lowest
     accepted = np.zeros(entropy.shape, np.bool_)
     np.put_along_axis(accepted, order, before <= bound[:, None], axis=1)
-    return accepted
+    return accepted & ~is_given
 
 
 class Rules(NamedTuple):
@@ -66,9 +66,17 @@ def advance(last: Progress, step: Ints, best: Ints) -> Progress:
     return Progress(best, np.where(is_same, last.repeats + 1, 0))
 
 
-def find_finished(progress: Progress, step: Ints, entropy: Floats, rules: Rules) -> Flags:
-    """Canvases [G] that end with this step: stable and confident, or out of steps."""
+def find_finished(
+    progress: Progress, step: Ints, entropy: Floats, rules: Rules, is_given: Flags
+) -> Flags:
+    """Canvases [G] that end with this step: stable and confident, out of steps, or all given.
+
+    entropy [G, B] in nats; is_given [G, B]: positions that its mean leaves out.
+    """
+    counts = (~is_given).sum(axis=1)
+    total = np.where(is_given, np.float32(0), entropy).sum(axis=1, dtype=np.float32)
+    mean = (total / np.maximum(counts, 1)).astype(np.float32)
     is_stable = progress.repeats >= rules.stability
-    is_confident = entropy.mean(axis=1, dtype=np.float32) < rules.confidence
-    finished: Flags = (is_stable & is_confident) | (step + 1 >= rules.steps)
+    is_done = (is_stable & (mean < rules.confidence)) | (step + 1 >= rules.steps)
+    finished: Flags = is_done | (counts == 0)
     return finished

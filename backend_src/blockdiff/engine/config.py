@@ -17,6 +17,9 @@ class EngineConfig:
     """Largest ``max_tokens`` of a request."""
     num_threads: int | None = None
     """CPU threads of torch; None leaves torch's own choice."""
+    truncate_last_block: bool = False
+    """Whether the last block of a request ends where ``max_tokens`` does: fewer rows, but open
+    positions beyond the limit no longer have a part in the others."""
     expert_statistics_interval: int = 16
     """Experts are counted in one of so many rounds; 0: never."""
 

@@ -64,6 +64,7 @@ class Engine:
         self.model = model
         self.config = config or EngineConfig()
         self._tokenizer = tokenizer
+        self._check_short_blocks()
         self.max_context = self._choose_context()
         self.apply_thread_count()
         self._caches = model.new_caches(self.config.max_slots, self.max_context)
@@ -83,12 +84,20 @@ class Engine:
             raise ConfigError(f"max_context: {wanted} is too much; the model allows {possible}")
         return possible if wanted is None else wanted
 
+    def _check_short_blocks(self) -> None:
+        if self.config.truncate_last_block and not self.model.info.allows_short_blocks:
+            raise ConfigError(
+                f"truncate_last_block: not possible with this {self.model.info.model_type} model, "
+                "which works on whole blocks; leave it off"
+            )
+
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
             self.config.max_slots,
             self.model.info.mask_token_id,
             self.config.prefill_token_budget,
             None if self._uniform is None else self._uniform.start_canvas,
+            self.config.truncate_last_block,
         )
 
     def _uniform_rounds(self, draws: DrawSource | None) -> UniformRounds | None:

@@ -95,7 +95,7 @@ def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
         slots=plan.slots,
         contexts=plan.contexts,
         logit_rows=plan.logit_rows,
-        block_lengths=table.block_length[plan.slots],
+        block_lengths=table.full_length[plan.slots],
     )
 
 
@@ -143,9 +143,9 @@ def banned_tokens(
 def _group_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
     """What acceptance needs, per group. An autoregressive group always accepts its one row."""
     slots = plan.group_slots
-    minimum = scheduled_minimum(
-        table.block_length[slots], table.schedule_steps[slots], table.step[slots]
-    )
+    # A schedule shares out what the block has to decide.
+    shared = table.block_length[slots] - table.pinned[slots].sum(axis=1)
+    minimum = scheduled_minimum(shared, table.schedule_steps[slots], table.step[slots])
     needed = {
         "row_groups": plan.row_groups,
         "row_places": plan.row_places,

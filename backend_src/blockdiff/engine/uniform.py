@@ -124,16 +124,19 @@ class UniformRounds:
     ) -> Decisions:
         best, drawn, fresh = ids
         log_probs, entropy = measures
-        step = table.step[slots]
+        step, width = table.step[slots], best.shape[1]
+        # Rows of pinned places are computed for the next step's signals only.
+        is_pinned, given = table.pinned[slots, :width], table.canvas[slots, :width]
+        best = np.where(is_pinned, given, best)
         last = Progress(self._progress.best[slots], self._progress.repeats[slots])
         progress = advance(last, step, best)
         self._progress.best[slots], self._progress.repeats[slots] = progress
         accepted, finished = decide_step(table, slots, progress, entropy)
         canvas = np.where(accepted, drawn, fresh)
         return Decisions(
-            canvas=np.where(finished[:, None], best, canvas),
-            log_probs=log_probs,
-            is_open=np.repeat(~finished[:, None], best.shape[1], axis=1),
+            canvas=np.where(finished[:, None] | is_pinned, best, canvas),
+            log_probs=np.where(is_pinned, np.float32(0), log_probs),
+            is_open=~finished[:, None] & ~is_pinned,
             is_settled=np.ones(len(slots), np.bool_),
         )
 
@@ -157,10 +160,11 @@ def decide_step(
     table: SlotTable, slots: Ints, progress: Progress, entropy: Floats
 ) -> tuple[Flags, Flags]:
     """Accepted places [G, B] and finished canvases [G] of the step that ``slots`` are at."""
+    is_pinned = table.pinned[slots, : entropy.shape[1]]
     rules = Rules(
         steps=table.schedule_steps[slots],
         stability=table.stability_threshold[slots],
         confidence=table.confidence_threshold[slots],
     )
-    accepted = accept_below(entropy, table.threshold[slots])
-    return accepted, find_finished(progress, table.step[slots], entropy, rules)
+    accepted = accept_below(entropy, table.threshold[slots], is_pinned)
+    return accepted, find_finished(progress, table.step[slots], entropy, rules, is_pinned)

@@ -11,6 +11,7 @@ from blockdiff.decoding.acceptance import NO_THRESHOLD
 from blockdiff.decoding.uniform import ENTROPY_BOUND
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.ranges import MAX_ENTROPY_BOUND, check_integer, check_number
+from blockdiff.engine.validate_pins import check_pins
 from blockdiff.engine.validate_uniform import check_uniform, fill_uniform
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.models.base import ModelInfo
@@ -68,6 +69,7 @@ def check_request(
     _check_decoding(request.decoding, info)
     check_uniform(request, info)
     _check_editing(request, info)
+    check_pins(request, info)
 
 
 def _check_prompt(request: Request, info: ModelInfo) -> None:

@@ -184,6 +184,7 @@ class AttentionModel(LanguageModel):
             max_context=own.max_position_embeddings,
             default_threshold=own.default_threshold,
             block_lengths_allowed=(own.block_size,) if has_pools else None,
+            allows_short_blocks=not has_pools,
             block_anchor=own.block_anchor,
             supports_autoregressive=own.commits != BLOCK_CAUSAL,
             supports_editing=self.supports_editing,

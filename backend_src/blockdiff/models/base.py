@@ -34,6 +34,9 @@ class ModelInfo:
     max_context: int
     default_threshold: float = 0.9
     block_lengths_allowed: tuple[int, ...] | None = None  # None: any from 1 up
+    allows_short_blocks: bool = (
+        True  # whether a request's last block may be shorter than the others
+    )
     block_anchor: str = "prompt_end"  # or "zero": block b covers positions b*B..(b+1)*B-1
     supports_autoregressive: bool = True
     supports_editing: bool = False

@@ -189,6 +189,7 @@ def _info(config: DiffusionGemmaConfig) -> ModelInfo:
         eos_token_ids=config.eos_token_ids,
         max_context=config.max_position_embeddings,
         block_lengths_allowed=(config.block_size,),
+        allows_short_blocks=False,
         supports_autoregressive=False,
         algorithms=("entropy_bound",),
         uniform=config.diffusion,

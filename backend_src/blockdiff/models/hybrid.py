@@ -158,6 +158,7 @@ def _info(config: HybridConfig) -> ModelInfo:
         max_context=config.max_position_embeddings,
         default_threshold=config.default_threshold,
         block_anchor=config.block_anchor,
+        allows_short_blocks=config.coreset is None,
         # single tokens and their prompts know no grid of blocks
         supports_autoregressive=config.coreset is None or not config.coreset.covers_writing,
         num_experts=config.num_experts,

@@ -155,9 +155,12 @@ def _flatten(table: SlotTable, chosen: _Chosen, segments: _Segments) -> RoundPla
 
 def _is_open(table: SlotTable, slots: Ints, places: Ints) -> Flags:
     """Which canvas rows a preview decides: masked ones and, where tokens are edited, all others
-    that are not prompt."""
+    that are neither prompt nor pinned."""
+    if table.has_random_canvases:
+        return np.ones(len(slots), np.bool_)
     is_response = places >= table.first_response[slots]
-    decided: Flags = table.masked[slots, places] | (table.is_editing[slots] & is_response)
+    is_free = is_response & ~table.pinned[slots, places]
+    decided: Flags = table.masked[slots, places] | (table.is_editing[slots] & is_free)
     return decided
 
 

@@ -81,8 +81,9 @@ class Scheduler:
         mask_token_id: int,
         prefill_token_budget: int,
         start_canvas: StartCanvas | None = None,
+        truncates_last: bool = False,
     ) -> None:
-        self.table = SlotTable(num_slots, mask_token_id, start_canvas)
+        self.table = SlotTable(num_slots, mask_token_id, start_canvas, truncates_last)
         self.counters = Counters()
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
@@ -192,12 +193,12 @@ class Scheduler:
         table = self.table
         places = np.arange(table.masked.shape[1])
         is_open = (places < table.block_length[slots][:, None]) & table.is_unsettled[slots][:, None]
-        is_open &= places >= table.first_response[slots][:, None]
+        is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
         return find_endings(
             table.canvas[slots],
             table.masked[slots] | is_open,
             table.block_length[slots],
-            table.first_response[slots],
+            table.first_ending(slots),
             table.eos_ids[slots],
         )
 

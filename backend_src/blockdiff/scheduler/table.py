@@ -14,6 +14,7 @@ import numpy.typing as npt
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import ALGORITHMS
 from blockdiff.decoding.uniform import ENTROPY_BOUND
+from blockdiff.scheduler.pins import NO_PINS, Pins
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -39,14 +40,20 @@ class SlotTable:
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
     def __init__(
-        self, num_slots: int, mask_token_id: int, start_canvas: StartCanvas | None = None
+        self,
+        num_slots: int,
+        mask_token_id: int,
+        start_canvas: StartCanvas | None = None,
+        truncates_last: bool = False,
     ) -> None:
         self.num_slots = num_slots
+        self._truncates_last = truncates_last
         self._start_canvas = start_canvas
         self.mask_token_id = mask_token_id
         self.state = self._ints()
         self.uid = self._ints()
         self.prompts: list[Ints] = [np.zeros(0, np.int64)] * num_slots
+        self.pins: list[Pins] = [NO_PINS] * num_slots
         self.arrival = self._ints()
         self._arrivals = 0
         self.prompt_length = self._ints()
@@ -75,6 +82,8 @@ class SlotTable:
         self.top_p: Floats = np.ones(num_slots, np.float32)
         self.seed: npt.NDArray[np.uint64] = np.zeros(num_slots, np.uint64)
 
+        # All blocks of a slot but a truncated last one; the grid of commits.
+        self.full_length = self._ints()
         # The open block of each slot.
         self.block_length = self._ints()
         self.block_start = self._ints()
@@ -86,6 +95,8 @@ class SlotTable:
         self.is_unsettled: Flags = np.zeros(num_slots, np.bool_)
         self.canvas: Ints = np.zeros((num_slots, FIRST_WIDTH), np.int64)
         self.masked: Flags = np.zeros((num_slots, FIRST_WIDTH), np.bool_)
+        # Places whose tokens the request gave: neither open nor ever changed.
+        self.pinned: Flags = np.zeros((num_slots, FIRST_WIDTH), np.bool_)
         self.log_probs: Floats = np.zeros((num_slots, FIRST_WIDTH), np.float32)
 
         # Final tokens that the caches do not hold yet.
@@ -98,6 +109,11 @@ class SlotTable:
 
     def _ints(self) -> Ints:
         return np.zeros(self.num_slots, np.int64)
+
+    @property
+    def has_random_canvases(self) -> bool:
+        """Whether canvases begin as random tokens; a preview then decides all of a canvas."""
+        return self._start_canvas is not None
 
     @property
     def free_slots(self) -> int:
@@ -116,6 +132,7 @@ class SlotTable:
 
         self.uid[slot] = request.uid
         self.prompts[slot] = np.asarray(request.input_ids, np.int64)
+        self.pins[slot] = Pins.of(request.pinned, prompt_length)
         self.arrival[slot] = self._arrivals
         self._arrivals += 1
         self.prompt_length[slot] = prompt_length
@@ -130,7 +147,7 @@ class SlotTable:
         self._set_endings(slot, request)
         self._set_choices(slot, request.sampling, request.decoding, threshold)
 
-        self.block_length[slot] = block_length
+        self.full_length[slot] = block_length
         self.block_index[slot] = -1
         self.open_block(slot, prompt_length - tail)
         self.canvas[slot, :tail] = self.prompts[slot][prompt_length - tail :]
@@ -167,11 +184,14 @@ class SlotTable:
         self.seed[slot] = sampling.seed
 
     def open_block(self, slot: int, start: int) -> None:
-        """Begin the next block of ``slot`` at absolute position ``start``: all of it open.
+        """Begin the next block of ``slot`` at absolute position ``start``.
 
-        It holds masks or what ``start_canvas`` says.
+        All of it is open but for pinned places; it holds masks or what ``start_canvas`` says.
         """
-        length = int(self.block_length[slot])
+        length = int(self.full_length[slot])
+        if self._truncates_last and not self.is_autoregressive[slot]:
+            length = min(length, int(self.end_position[slot]) - start)
+        self.block_length[slot] = length
         self.block_start[slot] = start
         self.block_index[slot] += 1
         self.first_response[slot] = 0
@@ -183,6 +203,18 @@ class SlotTable:
         self.log_probs[slot] = 0.0
         if self._start_canvas is not None:
             self.canvas[slot, :length] = self._start_canvas(self, slot)
+        pins = self.pins[slot].between(start, start + length)
+        places = pins.positions - start
+        self.canvas[slot, places] = pins.token_ids
+        self.masked[slot, places] = False
+        self.pinned[slot] = False
+        self.pinned[slot, places] = True
+
+    def first_ending(self, slots: Ints) -> Ints:
+        """Place of the open blocks from which on an end token counts, a pinned one too."""
+        early = self.eos_allowed_from[slots] - self.block_start[slots]
+        found: Ints = np.maximum(self.first_response[slots], early)
+        return found
 
     def keep_for_commit(self, slot: int, tokens: Ints, start: int) -> None:
         """Remember final ``tokens`` that begin at position ``start`` for the next round."""
@@ -193,6 +225,7 @@ class SlotTable:
     def close(self, slot: int) -> None:
         self.state[slot] = SlotState.FREE
         self.prompts[slot] = np.zeros(0, np.int64)
+        self.pins[slot] = NO_PINS
         self.pending_length[slot] = 0
 
     def _widen(self, block_length: int) -> None:
@@ -202,5 +235,6 @@ class SlotTable:
         columns = ((0, 0), (0, extra))
         self.canvas = np.pad(self.canvas, columns)
         self.masked = np.pad(self.masked, columns)
+        self.pinned = np.pad(self.pinned, columns)
         self.log_probs = np.pad(self.log_probs, columns)
         self.pending = np.pad(self.pending, columns)

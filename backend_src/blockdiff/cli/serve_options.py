@@ -1,0 +1,80 @@
+"""What can be said on the command line of ``blockdiff serve``.
+
+Declares options and holds them, checked; knows nothing of servers.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blockdiff.weights.identity import WeightsIdentity
+
+Model = Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)]
+ModelRepository = Annotated[
+    Path | None, typer.Option(help="Model repository to serve instead of the project's.")
+]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]
+HttpPort = Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")]
+GrpcPort = Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")]
+MetricsPort = Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")]
+Slots = Annotated[int | None, typer.Option(min=1, max=4096, help="Requests that run at once; 8.")]
+MaxQueueSize = Annotated[
+    int | None, typer.Option(min=0, help="Requests that wait; more are refused. 64.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")]
+MaxContext = Annotated[
+    int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu (default) or cuda.")]
+TensorParallel = Annotated[
+    int | None, typer.Option(min=1, max=64, help="Processes that share the model; 1.")
+]
+TensorParallelTimeout = Annotated[
+    float | None, typer.Option(help="Seconds until one that does not answer is dead; 60.")
+]
+Verify = Annotated[
+    bool | None,
+    typer.Option("--verify/--no-verify", help="Check the weights against their manifest."),
+]
+ExitTimeoutSecs = Annotated[
+    int, typer.Option(min=1, help="How long running requests may take to finish at the end.")
+]
+GrpcInferThreadCount = Annotated[int, typer.Option(min=2, max=128)]
+Restart = Annotated[bool, typer.Option(help="Restart the server when its engine dies or hangs.")]
+MaxRestarts = Annotated[int, typer.Option(min=0, help="Restarts allowed in 5 minutes.")]
+HeartbeatTimeout = Annotated[
+    float, typer.Option(min=1, help="Seconds without an engine round that count as a hang.")
+]
+StartTimeout = Annotated[float, typer.Option(min=1, help="Seconds until ready.")]
+LogFile = Annotated[Path | None, typer.Option(help="Where tritonserver's log goes.")]
+TritonArg = Annotated[
+    list[str] | None, typer.Option(help="Further argument for tritonserver; repeatable.")
+]
+OutputFormat = Annotated[str, typer.Option("--format", help="text or json.")]
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The command line of ``serve``, checked."""
+
+    model: Path
+    repository: Path | None = None
+    host: str = "127.0.0.1"
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    metrics_port: int | None = 8002
+    slots: int | None = None
+    max_queue_size: int | None = None
+    threads: int | None = None
+    max_context: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    tensor_parallel: int | None = None
+    tensor_parallel_timeout: float | None = None
+    exit_timeout: int = 30
+    grpc_threads: int = 8
+    log_file: Path | None = None
+    triton_args: tuple[str, ...] = ()
+    weights: WeightsIdentity | None = None  # None: the served model verifies them itself

@@ -3,7 +3,8 @@
 Arrays per slot on the host; knows nothing of torch, models, threads or text rules.
 """
 
-from blockdiff.scheduler.plan import RoundPlan, build_plan
+from blockdiff.scheduler.memory import MemoryRules
+from blockdiff.scheduler.plan import RoundPlan
 from blockdiff.scheduler.scheduler import NOTHING, Decisions, Scheduler, StopFinder
 from blockdiff.scheduler.table import MAX_EOS_IDS, SlotTable
 
@@ -11,9 +12,9 @@ __all__ = [
     "MAX_EOS_IDS",
     "NOTHING",
     "Decisions",
+    "MemoryRules",
     "RoundPlan",
     "Scheduler",
     "SlotTable",
     "StopFinder",
-    "build_plan",
 ]

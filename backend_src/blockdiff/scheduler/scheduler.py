@@ -4,7 +4,7 @@ Knows nothing of torch, models or threads; stop strings are found by a ``StopFin
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +12,12 @@ import numpy as np
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
+from blockdiff.scheduler.checks import check_memory
+from blockdiff.scheduler.choice import choose, split
+from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
+from blockdiff.scheduler.reuse import Reuse
 from blockdiff.scheduler.table import Flags, Floats, Ints, SlotState, SlotTable, StartCanvas
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
@@ -60,18 +65,6 @@ class _Running:
     """Positions of the open block that ``stops`` has seen."""
 
 
-@dataclass
-class Counters:
-    """Totals since the start. Written by the thread that runs the engine only."""
-
-    rounds: int = 0
-    requests: int = 0
-    finished: int = 0
-    failed: int = 0
-    output_tokens: int = 0
-    forwards: ForwardCounts = field(default_factory=ForwardCounts)
-
-
 class Scheduler:
     """Slots and the requests in them."""
 
@@ -80,11 +73,14 @@ class Scheduler:
         num_slots: int,
         mask_token_id: int,
         prefill_token_budget: int,
+        rules: MemoryRules,
         start_canvas: StartCanvas | None = None,
         truncates_last: bool = False,
     ) -> None:
         self.table = SlotTable(num_slots, mask_token_id, start_canvas, truncates_last)
         self.counters = Counters()
+        self.memory = Memory(self.table, rules, self.counters)
+        self.reuse = Reuse(self.table, self.memory, self.counters)
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
         self._slot_of: dict[int, int] = {}
@@ -110,11 +106,21 @@ class Scheduler:
         slot = self.table.open(request, block_length, threshold, anchored_at_zero)
         self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
         self._slot_of[request.uid] = slot
+        self.reuse.open(slot)
         self.counters.requests += 1
         return slot
 
     def plan(self) -> RoundPlan | None:
-        return build_plan(self.table, self._budget)
+        """What can run now; None: nothing."""
+        chosen = choose(self.table, self.memory, self.reuse, self._budget)
+        segments = split(self.table, self.reuse, chosen)
+        if not len(segments.slots):
+            return None
+        return build_plan(self.table, self.memory, chosen, segments)
+
+    def check(self) -> None:
+        """Prove that every page, state line and prefix is owned as it should be."""
+        check_memory(self.table, self.memory)
 
     def expired(self, now: float) -> list[int]:
         """Uids of requests whose deadline has passed."""
@@ -143,9 +149,11 @@ class Scheduler:
         """Take in the results of ``plan``; return the blocks that are finished by them."""
         self._count(plan)
         self._advance_prefill(plan)
-        self.table.pending_length[plan.commit_slots] = 0
+        self.table.written[plan.commit_slots] = self.table.final[plan.commit_slots]
         self._write_canvases(plan.group_slots, decisions)
-        return self._finish_blocks(plan.group_slots, decisions)
+        is_sound = np.isfinite(decisions.log_probs).all(axis=1)
+        self.reuse.keep(plan.group_slots[is_sound])
+        return self._finish_blocks(plan.group_slots, decisions, ~is_sound)
 
     def _count(self, plan: RoundPlan) -> None:
         is_previewed = np.zeros(self.table.num_slots, np.bool_)
@@ -168,8 +176,8 @@ class Scheduler:
 
     def _advance_prefill(self, plan: RoundPlan) -> None:
         table, slots = self.table, plan.prefill_slots
-        table.prefilled[slots] += plan.prefill_chunks
-        done = slots[table.prefilled[slots] == table.prefill_target[slots]]
+        table.written[slots] += plan.prefill_chunks
+        done = slots[table.written[slots] == table.final[slots]]
         table.state[done] = SlotState.DECODE
 
     def _write_canvases(self, slots: Ints, decisions: Decisions) -> None:
@@ -184,9 +192,8 @@ class Scheduler:
         is_single = table.is_autoregressive[slots]
         singles = slots[is_single]
         places = table.step[singles]
-        table.pending[singles, 0] = table.canvas[singles, places]
-        table.pending_length[singles] = 1
-        table.pending_start[singles] = table.block_start[singles] + places
+        table.sequences[singles, table.final[singles]] = table.canvas[singles, places]
+        table.final[singles] += 1
         table.step[slots] += 1
 
     def _endings(self, slots: Ints) -> Ending:
@@ -209,13 +216,14 @@ class Scheduler:
         overhang: Ints = np.maximum(block_end - table.end_position[slots], 0)
         return overhang
 
-    def _finish_blocks(self, slots: Ints, decisions: Decisions) -> list[BlockResult]:
+    def _finish_blocks(
+        self, slots: Ints, decisions: Decisions, is_broken: Flags
+    ) -> list[BlockResult]:
         ending = self._endings(slots)
         needed = self.table.block_length[slots] - self._overhang(slots)
         eos = np.where(ending.eos < needed, ending.eos, -1)
         # Tokens before this place are output, whatever comes later.
         ready = np.where(eos >= 0, eos, np.minimum(ending.settled, needed))
-        is_broken = ~np.isfinite(decisions.log_probs).all(axis=1)
         has_stops = np.array([self._running[slot].stops is not None for slot in slots], np.bool_)
         is_due = (ending.settled >= needed) | (eos >= 0) | is_broken | has_stops
         results = []
@@ -256,10 +264,9 @@ class Scheduler:
 
     def _next_block(self, slot: int) -> None:
         table = self.table
-        length, start = int(table.block_length[slot]), int(table.block_start[slot])
         if not table.is_autoregressive[slot]:
-            table.keep_for_commit(slot, table.canvas[slot, :length], start)
-        table.open_block(slot, start + length)
+            table.settle_block(slot)
+        table.open_block(slot, int(table.block_start[slot] + table.block_length[slot]))
 
     def _result(self, slot: int, end: int) -> BlockResult:
         table = self.table
@@ -288,6 +295,7 @@ class Scheduler:
         counts = ForwardCounts(*(int(count) for count in self.table.forwards[slot]))
         request = self._running.pop(slot).request
         del self._slot_of[request.uid]
+        self.reuse.close(slot)
         self.table.close(slot)
         self.counters.finished += 1
         return replace(

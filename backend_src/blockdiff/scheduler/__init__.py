@@ -3,9 +3,10 @@
 Arrays per slot on the host; knows nothing of torch, models, threads or text rules.
 """
 
+from blockdiff.scheduler.decisions import NOTHING, Decisions, StopFinder
 from blockdiff.scheduler.memory import MemoryRules
 from blockdiff.scheduler.plan import RoundPlan
-from blockdiff.scheduler.scheduler import NOTHING, Decisions, Scheduler, StopFinder
+from blockdiff.scheduler.scheduler import Scheduler
 from blockdiff.scheduler.table import MAX_EOS_IDS, SlotTable
 
 __all__ = [

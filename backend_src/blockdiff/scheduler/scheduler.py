@@ -3,9 +3,7 @@
 Knows nothing of torch, models or threads; stop strings are found by a ``StopFinder`` it is given.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -15,46 +13,13 @@ from blockdiff.errors import CapacityError
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
 from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.decisions import Decisions, StopFinder
 from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.reuse import Reuse
-from blockdiff.scheduler.table import Flags, Floats, Ints, SlotState, SlotTable, StartCanvas
+from blockdiff.scheduler.table import Flags, Ints, SlotState, SlotTable, StartCanvas
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
-
-
-class StopFinder(Protocol):
-    """Looks for stop strings in one response as its tokens settle."""
-
-    def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
-        """The stop string completed by these tokens and how many of them it needs, or None."""
-        ...
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """What a round made of the open block of each of the plan's groups, on the host.
-
-    Filled by the engine. B is the longest block length; places beyond a block are left as they are.
-    """
-
-    canvas: Ints
-    """[G, B] the block's next tokens, whether they are final or not."""
-    log_probs: Floats
-    """[G, B] of those tokens; a value that is not finite fails the request."""
-    is_open: Flags
-    """[G, B] places that another preview has to decide."""
-    is_settled: Flags
-    """[G] no token of a place that is not open will change."""
-
-
-NOTHING = Decisions(
-    canvas=np.zeros((0, 1), np.int64),
-    log_probs=np.zeros((0, 1), np.float32),
-    is_open=np.zeros((0, 1), np.bool_),
-    is_settled=np.zeros(0, np.bool_),
-)
-"""The decisions of a round without groups."""
 
 
 @dataclass

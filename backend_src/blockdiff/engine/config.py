@@ -32,6 +32,9 @@ class EngineConfig:
     truncate_last_block: bool = False
     """Whether the last block of a request ends where ``max_tokens`` does: fewer rows, but open
     positions beyond the limit no longer have a part in the others."""
+    deterministic: bool = False
+    """Whether a request's results must be the same bits whatever else runs; the model must have
+    been loaded so."""
     expert_statistics_interval: int = 16
     """Experts are counted in one of so many rounds; 0: never."""
 

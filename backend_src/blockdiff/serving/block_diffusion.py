@@ -61,7 +61,10 @@ def build_engine(
             say(line)
 
     parallel = ParallelSettings(
-        settings.tensor_parallel, settings.tensor_parallel_timeout_seconds, settings.threads
+        settings.tensor_parallel,
+        settings.tensor_parallel_timeout_seconds,
+        settings.threads,
+        settings.deterministic,
     )
     progress = LoggedProgress("loading weights", say)
     model = load_shared(settings.model, settings.device, settings.dtype, parallel, progress, tell)
@@ -73,6 +76,7 @@ def build_engine(
         prefill_token_budget=settings.prefill_token_budget,
         max_output_tokens=settings.max_output_tokens,
         num_threads=threads,
+        deterministic=settings.deterministic,
         expert_statistics_interval=settings.expert_statistics_interval,
     )
     engine = Engine(model, config, tokenizer)

@@ -52,6 +52,7 @@ class Settings:
     max_context: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
+    deterministic: bool = False
     tensor_parallel: int = 1
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
@@ -93,6 +94,10 @@ def _choice(*allowed: str) -> Callable[[str, str], Any]:
     return read
 
 
+def _yes_or_no(name: str, text: str) -> bool:
+    return bool(_choice("yes", "no")(name, text) == "yes")
+
+
 def _digest(name: str, text: str) -> str:
     if text != NO_MANIFEST and not re.fullmatch("[0-9a-f]{64}", text):
         raise ConfigError(f"{name}: got {text!r}, allowed 64 hex digits or {NO_MANIFEST!r}")
@@ -110,6 +115,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "max_context": _integer(1, 1 << 24),
     "device": _choice("cpu", "cuda"),
     "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
+    "deterministic": _yes_or_no,
     "tensor_parallel": _integer(1, 64),
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),

@@ -76,6 +76,12 @@ def build_engine(
         prefill_token_budget=settings.prefill_token_budget,
         max_output_tokens=settings.max_output_tokens,
         num_threads=threads,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        page_length=settings.page_length,
+        prefix_cache=settings.prefix_cache,
+        snapshot_bytes=settings.snapshot_bytes,
+        snapshot_interval=settings.snapshot_interval,
+        truncate_last_block=settings.truncate_last_block,
         deterministic=settings.deterministic,
         expert_statistics_interval=settings.expert_statistics_interval,
     )

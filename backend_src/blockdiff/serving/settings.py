@@ -57,6 +57,12 @@ class Settings:
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
     max_output_tokens: int = 4096
+    kv_cache_bytes: int | None = None
+    page_length: int | None = None
+    prefix_cache: bool = True
+    snapshot_bytes: int | None = None
+    snapshot_interval: int = 512
+    truncate_last_block: bool = False
     expert_statistics_interval: int = 16
     default_max_tokens: int = 256
     max_prompt_bytes: int = 4 << 20
@@ -120,6 +126,12 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),
     "max_output_tokens": _integer(1, 1 << 24),
+    "kv_cache_bytes": _integer(1, 1 << 50),
+    "page_length": _integer(1, 1 << 20),
+    "prefix_cache": _yes_or_no,
+    "snapshot_bytes": _integer(0, 1 << 50),
+    "snapshot_interval": _integer(1, 1 << 24),
+    "truncate_last_block": _yes_or_no,
     "expert_statistics_interval": _integer(0, 1 << 20),
     "default_max_tokens": _integer(1, 1 << 24),
     "max_prompt_bytes": _integer(1, 1 << 30),

@@ -16,7 +16,7 @@ from blockdiff.decoding.sampling import entropies
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError
 from blockdiff.models.trunk import LanguageModel
-from blockdiff.scheduler.counters import Counters
+from blockdiff.pages import default_page_length
 
 FIXTURES = Path(__file__).parents[1] / "golden" / "fixtures"
 CASES = (
@@ -52,12 +52,13 @@ def make_request(own: LanguageModel, uid: int) -> Request:
     )
 
 
-def run(
-    own: Any, requests: list[Request], gaps: list[int], **settings: int
-) -> tuple[dict[int, Any], Counters]:
+def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> dict[int, Any]:
+    """What ``collect`` finds with an engine of these settings."""
+    return collect(Engine(own, EngineConfig(**{"max_context": 96, **settings})), requests, gaps)
+
+
+def collect(engine: Engine, requests: list[Request], gaps: list[int]) -> dict[int, Any]:
     """Ids, log probabilities and steps of every request, which joins in a round of ``gaps``."""
-    rules = EngineConfig(max_context=96, deterministic=True, check_invariants=True, **settings)
-    engine = Engine(own, rules)
     waiting, found = list(zip(requests, gaps, strict=True)), dict[int, list[BlockResult]]()
     rounds = 0
     while waiting or engine.has_work:
@@ -67,38 +68,55 @@ def run(
             assert result.error is None, result.error
             found.setdefault(result.request_uid, []).append(result)
         rounds += 1
-    results = {
+    return {
         uid: [(block.token_ids, block.log_probs, block.denoise_steps) for block in blocks]
         for uid, blocks in found.items()
     }
-    return results, engine.counters
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES)
 def test_results_do_not_depend_on_the_batch(case: str, dtype: str) -> None:
-    """Alone, all at once, and staggered in other slots with another prefill budget; with little
-    memory, so that requests are suspended and written again; after others with the same prefix."""
+    """Alone, all at once, and staggered in other slots with another prefill budget."""
     own = model(case, dtype)
     requests = [make_request(own, uid) for uid in range(4)]
-    again = replace(requests[3], uid=7, input_ids=(*requests[3].input_ids[:45], 5, 6, 7))
-    want: dict[int, Any] = {}
-    for request in (*requests, again):
-        want |= run(own, [request], [0], max_slots=1, prefill_token_budget=512)[0]
-    wanted = {uid: want[uid] for uid in range(4)}
-    together, _ = run(own, requests, [0] * 4, max_slots=4, prefill_token_budget=512)
-    assert together == wanted
-    page = max(16, own.info.block_length)
-    # the longest request, and the page that is always there
-    memory = (-(-80 // page) + 1) * own.cache_sizes(page, 96).page_bytes
-    tight = {"kv_cache_bytes": memory, "page_length": page, "prefill_token_budget": page}
-    staggered, counters = run(own, requests[::-1], [0, 1, 3, 4], max_slots=3, **tight)
-    assert staggered == wanted
-    # single tokens take pages so slowly that none is missing
-    assert counters.suspensions > 0 or not own.info.decodes_blocks
-    shared, counters = run(own, [requests[3], again], [0, 60], max_slots=2, snapshot_interval=16)
-    assert shared == {uid: want[uid] for uid in (3, 7)}
-    assert counters.hit_tokens > 0
+    want = {}
+    for request in requests:
+        want |= run(own, [request], [0], max_slots=1, prefill_token_budget=512)
+    assert run(own, requests, [0] * 4, max_slots=4, prefill_token_budget=512) == want
+    staggered = run(own, requests[::-1], [0, 1, 3, 4], max_slots=3, prefill_token_budget=16)
+    assert staggered == want
+
+
+def alike(request: Request, start: Request, length: int) -> Request:
+    """``request`` with the first ``length`` tokens of ``start`` before its own."""
+    return replace(request, input_ids=start.input_ids[:length] + request.input_ids)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_do_not_depend_on_kept_prefixes_or_on_lost_pages(case: str) -> None:
+    """Prompts begin alike, and there is so little memory that requests lose theirs."""
+    own = model(case, "float32")
+    plain = [make_request(own, uid) for uid in range(6)]
+    start = make_request(own, 3)
+    requests = [alike(one, start, 17 + 8 * (one.uid % 4)) for one in plain]
+    want = {}
+    for request in requests:
+        want |= run(own, [request], [0], max_slots=1, prefix_cache=False, max_context=160)
+    page = default_page_length(own.info.block_length)
+    room = own.cache_sizes(page, 160).page_bytes * (1 + 192 // page)
+    config = EngineConfig(
+        max_slots=4,
+        max_context=160,
+        prefill_token_budget=16,
+        kv_cache_bytes=room,
+        snapshot_interval=16,
+        deterministic=True,
+        check_invariants=True,
+    )
+    engine = Engine(own, config)
+    assert collect(engine, requests, [0, 0, 0, 1, 9, 9]) == want
+    assert engine.counters.hit_tokens > 0 and engine.counters.suspensions > 0
 
 
 def test_a_single_row_is_summed_as_beside_others() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blockdiff.errors import ConfigError
+from blockdiff.scheduler.load import LoadAware
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class EngineConfig:
     positions beyond the limit no longer have a part in the others."""
     expert_statistics_interval: int = 16
     """Experts are counted in one of so many rounds; 0: never."""
+    load_aware: LoadAware | None = None
+    """How far elastic requests give way while others wait; None: not at all."""
 
     def __post_init__(self) -> None:
         for name in ("max_slots", "prefill_token_budget", "max_output_tokens"):

@@ -5,11 +5,12 @@ Arrays per slot on the host; knows nothing of torch, models, threads or text rul
 
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.scheduler import NOTHING, Decisions, Scheduler, StopFinder
-from blockdiff.scheduler.table import MAX_EOS_IDS, SlotTable
+from blockdiff.scheduler.table import MAX_EOS_IDS, BlockOpening, SlotTable
 
 __all__ = [
     "MAX_EOS_IDS",
     "NOTHING",
+    "BlockOpening",
     "Decisions",
     "RoundPlan",
     "Scheduler",

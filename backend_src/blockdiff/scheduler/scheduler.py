@@ -13,7 +13,7 @@ from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.plan import RoundPlan, build_plan
-from blockdiff.scheduler.table import Flags, Floats, Ints, SlotState, SlotTable, StartCanvas
+from blockdiff.scheduler.table import BlockOpening, Flags, Floats, Ints, SlotState, SlotTable
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
 
@@ -76,14 +76,9 @@ class Scheduler:
     """Slots and the requests in them."""
 
     def __init__(
-        self,
-        num_slots: int,
-        mask_token_id: int,
-        prefill_token_budget: int,
-        start_canvas: StartCanvas | None = None,
-        truncates_last: bool = False,
+        self, num_slots: int, mask_token_id: int, prefill_token_budget: int, opening: BlockOpening
     ) -> None:
-        self.table = SlotTable(num_slots, mask_token_id, start_canvas, truncates_last)
+        self.table = SlotTable(num_slots, mask_token_id, opening)
         self.counters = Counters()
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
@@ -273,6 +268,8 @@ class Scheduler:
             log_probs=tuple(table.log_probs[slot, places].tolist()),
             denoise_steps=int(table.step[slot]),
             num_input_tokens=int(table.prompt_length[slot]),
+            threshold=table.threshold_used(slot),
+            step_cap=int(table.schedule_steps[slot]) or None,
         )
 
     def _finish(

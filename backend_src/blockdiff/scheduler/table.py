@@ -7,13 +7,15 @@ Knows nothing of rounds, results or text.
 
 from collections.abc import Callable
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
-from blockdiff.decoding.acceptance import ALGORITHMS
+from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE, NO_THRESHOLD
 from blockdiff.decoding.uniform import ENTROPY_BOUND
+from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
 
 Ints = npt.NDArray[np.int64]
@@ -30,6 +32,14 @@ FIRST_WIDTH = 8
 StartCanvas = Callable[["SlotTable", int], Ints]
 
 
+class BlockOpening(NamedTuple):
+    """What an engine's blocks have in common when they open."""
+
+    start_canvas: StartCanvas | None = None  # None: they begin as masks
+    truncates_last: bool = False
+    load_aware: LoadAware | None = None
+
+
 class SlotState(IntEnum):
     FREE = 0
     PREFILL = 1
@@ -39,16 +49,10 @@ class SlotState(IntEnum):
 class SlotTable:
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
-    def __init__(
-        self,
-        num_slots: int,
-        mask_token_id: int,
-        start_canvas: StartCanvas | None = None,
-        truncates_last: bool = False,
-    ) -> None:
+    def __init__(self, num_slots: int, mask_token_id: int, opening: BlockOpening) -> None:
         self.num_slots = num_slots
-        self._truncates_last = truncates_last
-        self._start_canvas = start_canvas
+        self._opening = opening
+        self.pressure = 0.0
         self.mask_token_id = mask_token_id
         self.state = self._ints()
         self.uid = self._ints()
@@ -65,6 +69,9 @@ class SlotTable:
         self.end_position = self._ints()
         self.eos_allowed_from = self._ints()
         self.eos_ids: Ints = np.full((num_slots, MAX_EOS_IDS), NO_TOKEN, np.int64)
+        # A request's own limits, and those of its open block.
+        self._own_limits: list[tuple[float, int]] = [(0.0, 0)] * num_slots
+        self.is_elastic: Flags = np.zeros(num_slots, np.bool_)
         self.schedule_steps = self._ints()
         self.threshold: Floats = np.zeros(num_slots, np.float32)
         self.algorithm = self._ints()
@@ -113,7 +120,7 @@ class SlotTable:
     @property
     def has_random_canvases(self) -> bool:
         """Whether canvases begin as random tokens; a preview then decides all of a canvas."""
-        return self._start_canvas is not None
+        return self._opening.start_canvas is not None
 
     @property
     def free_slots(self) -> int:
@@ -166,8 +173,8 @@ class SlotTable:
     def _set_choices(
         self, slot: int, sampling: SamplingParams, decoding: DecodingParams, threshold: float
     ) -> None:
-        self.threshold[slot] = threshold
-        self.schedule_steps[slot] = decoding.denoise_steps or 0
+        self._own_limits[slot] = (threshold, decoding.denoise_steps or 0)
+        self.is_elastic[slot] = decoding.is_elastic
         self.algorithm[slot] = (*ALGORITHMS, ENTROPY_BOUND).index(decoding.algorithm)
         self.t_min[slot] = decoding.t_min or 0.0
         self.t_max[slot] = decoding.t_max or 0.0
@@ -189,7 +196,7 @@ class SlotTable:
         All of it is open but for pinned places; it holds masks or what ``start_canvas`` says.
         """
         length = int(self.full_length[slot])
-        if self._truncates_last and not self.is_autoregressive[slot]:
+        if self._opening.truncates_last and not self.is_autoregressive[slot]:
             length = min(length, int(self.end_position[slot]) - start)
         self.block_length[slot] = length
         self.block_start[slot] = start
@@ -201,14 +208,31 @@ class SlotTable:
         self.canvas[slot] = self.mask_token_id
         self.masked[slot] = np.arange(self.masked.shape[1]) < length
         self.log_probs[slot] = 0.0
-        if self._start_canvas is not None:
-            self.canvas[slot, :length] = self._start_canvas(self, slot)
+        self._set_limits(slot)
+        if self._opening.start_canvas is not None:
+            self.canvas[slot, :length] = self._opening.start_canvas(self, slot)
         pins = self.pins[slot].between(start, start + length)
         places = pins.positions - start
         self.canvas[slot, places] = pins.token_ids
         self.masked[slot, places] = False
         self.pinned[slot] = False
         self.pinned[slot, places] = True
+
+    def _set_limits(self, slot: int) -> None:
+        threshold, steps = self._own_limits[slot]
+        load_aware = self._opening.load_aware
+        if load_aware is not None and self.is_elastic[slot]:
+            if self.algorithm[slot] == LOW_CONFIDENCE:
+                threshold = load_aware.threshold(threshold, self.pressure)
+            steps = load_aware.steps(steps, self.pressure)
+        self.threshold[slot], self.schedule_steps[slot] = threshold, steps
+
+    def threshold_used(self, slot: int) -> float | None:
+        """Confidence threshold of the open block; None where none decides it."""
+        # the decimal that float32 stands for
+        threshold = round(float(self.threshold[slot]), 6)
+        has_one = self.algorithm[slot] == LOW_CONFIDENCE and not self.is_autoregressive[slot]
+        return threshold if has_one and threshold != NO_THRESHOLD else None
 
     def first_ending(self, slots: Ints) -> Ints:
         """Place of the open blocks from which on an end token counts, a pinned one too."""

@@ -23,6 +23,7 @@ _GAUGES = (
     ("blockdiff_running_requests", "running", "Requests that hold a slot"),
     ("blockdiff_free_slots", "free_slots", "Slots that a request can take at once"),
     ("blockdiff_waiting_requests", "waiting", "Requests that wait for a slot inside execute"),
+    ("blockdiff_pressure", "pressure", "Share of recent rounds in which a request waited, 0 to 1"),
 )
 _COUNTERS = (
     ("blockdiff_rounds_total", "rounds", {}, "Engine rounds (one forward each)"),

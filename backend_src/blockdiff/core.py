@@ -120,10 +120,10 @@ class BlockResult:
     log_probs: tuple[float, ...]  # natural log of the confidence, one per token
     denoise_steps: int
     num_input_tokens: int
-    threshold: float | None = None  # that decided the block; None: its rule has none
-    step_cap: int | None = None  # steps of its schedule, or the most it could take; None: no limit
     is_final: bool = False
     finish_reason: FinishReason | None = None  # set when final
     stop_reason: str = ""  # the stop string or the EOS token id that ended the request
     forwards: ForwardCounts | None = None  # set when final
     error: str | None = None  # set (final) when the request failed inside the engine
+    threshold: float | None = None  # that decided the block; None: its rule has none
+    step_cap: int | None = None  # steps of its schedule, or the most it could take; None: no limit

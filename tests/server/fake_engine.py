@@ -87,6 +87,9 @@ class FakeEngine:
 
     expert_counts = None
 
+    def set_pressure(self, pressure: float) -> None:
+        pass
+
     def publish_statistics(self) -> None:
         pass
 

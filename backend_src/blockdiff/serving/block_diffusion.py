@@ -73,6 +73,8 @@ def build_engine(
         prefill_token_budget=settings.prefill_token_budget,
         max_output_tokens=settings.max_output_tokens,
         num_threads=threads,
+        truncate_last_block=settings.truncate_last_block == "yes",
+        load_aware=_load_aware(settings),
         expert_statistics_interval=settings.expert_statistics_interval,
     )
     engine = Engine(model, config, tokenizer)
@@ -81,6 +83,14 @@ def build_engine(
     loop.start()
     facts = {"model_type": model.info.model_type, "dtype": settings.dtype}
     return ServedEngine(loop, engine.validate, facts, model.close)
+
+
+def _load_aware(settings: Settings) -> Any:
+    from blockdiff.scheduler.load import LoadAware
+
+    if settings.load_aware == "no":
+        return None
+    return LoadAware(settings.load_aware_lowest_threshold, settings.load_aware_fewest_steps)
 
 
 class BlockDiffusionModel(ServedModel):

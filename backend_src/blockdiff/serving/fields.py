@@ -67,6 +67,8 @@ INT32_MAX = 2**31 - 1
 
 # quality -> threshold; None leaves the model's own default.
 QUALITY_THRESHOLDS: dict[str, float | None] = {"fast": 0.7, "balanced": None, "high": 0.98}
+# Gives way under load on servers that allow it; all other requests keep what they ask for.
+ELASTIC_QUALITY = "balanced"
 
 FIELDS: tuple[Field, ...] = (
     Field("text_input", _S, "raw prompt; control tokens in it stay text"),

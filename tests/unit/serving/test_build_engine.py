@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blockdiff.engine import Engine
+from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError, EngineDeadError
+from blockdiff.scheduler.load import LoadAware
 from blockdiff.serving.block_diffusion import build_engine
 from blockdiff.serving.settings import Settings, read_settings
 from tests.engine.checkpoint import make_checkpoint
@@ -35,6 +36,16 @@ def test_it_is_warm_before_it_serves(settings: Settings, monkeypatch: pytest.Mon
         assert engine.loop.is_healthy and engine.loop.snapshot()["free_slots"] == 3
     finally:
         engine.loop.shutdown(0.0)
+
+
+def test_settings_reach_the_engine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[EngineConfig] = []
+    monkeypatch.setattr(Engine, "warm_up", lambda engine: seen.append(engine.config))
+    chosen = replace(settings, truncate_last_block="yes", load_aware="yes")
+    for one in (settings, replace(chosen, load_aware_lowest_threshold=0.6)):
+        build_engine(one).loop.shutdown(0.0)
+    assert [config.truncate_last_block for config in seen] == [False, True]
+    assert [config.load_aware for config in seen] == [None, LoadAware(0.6, 0.5)]
 
 
 def test_a_model_that_cannot_run_is_never_ready(
@@ -73,9 +84,14 @@ def test_two_ranks_end_with_the_engine(settings: Settings) -> None:
         ("tensor_parallel", "0", "allowed 1 to 64"),
         ("tensor_parallel", "two", "allowed 1 to 64"),
         ("tensor_parallel_timeout_seconds", "-1", "up to 86400 seconds"),
+        ("truncate_last_block", "true", "allowed yes or no"),
+        ("load_aware", "1", "allowed yes or no"),
+        ("load_aware_lowest_threshold", "1.5", "allowed 0 to 1"),
+        ("load_aware_fewest_steps", "nan", "allowed 0.01 to 1"),
+        ("load_aware_fewest_steps", "0.5", "only with load_aware 'yes'"),
     ],
 )
-def test_settings_of_ranks_are_checked(key: str, text: str, allowed: str) -> None:
+def test_settings_are_checked(key: str, text: str, allowed: str) -> None:
     given = {"model": {"string_value": "m"}, key: {"string_value": text}}
     with pytest.raises(ConfigError, match=f"{key}.*{allowed}"):
         read_settings({"parameters": given}, {})

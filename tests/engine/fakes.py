@@ -19,6 +19,7 @@ from torch import Tensor
 from blockdiff.core import BlockResult, DecodingParams, Mode, Phase, Request, SamplingParams
 from blockdiff.engine import Engine
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.pages import CachePool, CacheRoom, CacheSizes, CacheWork, make_room
 
 Array = npt.NDArray[Any]
 VOCAB, MASK, EOS = 40, 39, 38
@@ -40,16 +41,14 @@ def info(**changes: Any) -> ModelInfo:
 
 @dataclass
 class FakeCaches:
-    num_slots: int
-    max_context: int
+    room: CacheRoom
     tokens: list[list[int]] = field(default_factory=list)
-    lengths: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     def __post_init__(self) -> None:
-        self.tokens = [[] for _ in range(self.num_slots)]
+        self.tokens = [[] for _ in range(self.room.num_slots)]
 
-    def reset(self, slots: Tensor) -> None:
-        for slot in slots.tolist():
+    def prepare(self, work: CacheWork) -> None:
+        for slot in work.reset_slots.tolist():
             self.tokens[slot] = []
 
 
@@ -66,8 +65,13 @@ class FakeModel:
         """Logits [len(seen), V] of ``seen`` after the committed ``prefix``."""
         raise NotImplementedError
 
-    def new_caches(self, num_slots: int, max_context: int) -> ModelCaches:
-        return FakeCaches(num_slots, max_context)
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> ModelCaches:
+        return FakeCaches(make_room(num_slots, max_context, self.info.block_length, pool))
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        return CacheSizes(page_bytes=page_length, state_bytes=0)
 
     def head(self, hidden: Tensor) -> Tensor:
         return hidden.clone()
@@ -97,8 +101,8 @@ class FakeModel:
             answers.append(self.rows(prefix, seen, is_preview))
             if not is_preview:
                 prefix.extend(seen)
-                assert len(prefix) <= caches.max_context, "cache overrun"
-        flat = np.concatenate(answers)[batch.logit_rows.numpy()]
+                assert len(prefix) <= caches.room.max_context, "cache overrun"
+        flat = np.concatenate(answers)[batch.logit_rows]
         return torch.from_numpy(flat.astype(np.float32)).reshape(-1, self.info.vocab_size)
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from blockdiff.core import FinishReason, Mode, Phase, Request
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.engine.transfer import move_packed
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import ModelCaches, RoundBatch
+from blockdiff.transfer import move_packed
 
 from .fakes import EOS, MASK, VOCAB, HashModel, ScriptModel, decode_alone, ids, info, request, run
 

@@ -57,7 +57,7 @@ def run(model: LanguageModel, batches: list[list[Segment]]) -> tuple[list[Tensor
     for segments in batches:
         logits = model.forward(RoundBatch.from_segments(segments), caches)
         found += logits.split_with_sizes([len(s.token_ids) for s in segments])
-    return found, [caches.keys, caches.values, caches.lengths]
+    return found, [caches.keys, caches.values]
 
 
 def test_one_mixed_round_equals_separate_rounds(model: LanguageModel) -> None:
@@ -102,8 +102,8 @@ def test_previews_write_nothing_and_a_reset_slot_is_as_new(model: LanguageModel)
     canvas = segment(Phase.PREVIEW, 0, block, block, block)
     model.forward(RoundBatch.from_segments([canvas]), caches)
     assert torch.equal(caches.keys, kept)
-    caches.keys[:, :, :, :block] = float("nan")
-    caches.reset(torch.tensor([0]))
+    caches.keys.fill_(float("nan"))
+    caches.prepare(caches.room.renew([0]))
     assert_close(model.forward(RoundBatch.from_segments([prompt]), caches), first)
 
 

@@ -38,15 +38,15 @@ def test_window_visibility(causal: bool, cached: int, window: int) -> None:
                 assert bool(got[g, 0, row, key]) == (exists and near), (g, row, key)
 
 
-def test_attention_with_a_factor_over_lines_that_are_the_groups() -> None:
+def test_attention_with_a_factor() -> None:
     q, k, v = random(2, 3, 4, 6), random(2, 3, 2, 6, seed=1), random(2, 3, 2, 6, seed=2)
+    # two segments of one page each
     past_k, past_v = random(2, 2, 5, 6, seed=3), random(2, 2, 5, 6, seed=4)
+    pages = torch.tensor([[0], [1]])
     visible = torch.ones(2, 1, 3, 8, dtype=torch.bool)
-    got = attention(q, k, v, past_k, past_v, None, visible, None, 1.0)
-    slots = torch.tensor([0, 1])
-    assert torch.equal(got, attention(q, k, v, past_k, past_v, slots, visible, None, 1.0))
-    keys = torch.cat((past_k, k.transpose(1, 2)), dim=2).double()
-    values = torch.cat((past_v, v.transpose(1, 2)), dim=2).double()
+    got = attention(q, k, v, past_k, past_v, pages, visible, None, 1.0)
+    keys = torch.cat((past_k.transpose(0, 1), k.transpose(1, 2)), dim=2).double()
+    values = torch.cat((past_v.transpose(0, 1), v.transpose(1, 2)), dim=2).double()
     for head in range(4):
         scores = q[:, :, head].double() @ keys[:, head // 2].transpose(1, 2)
         want = scores.softmax(-1) @ values[:, head // 2]

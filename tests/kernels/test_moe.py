@@ -33,7 +33,7 @@ def loop(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 def run(tensors: list[Tensor]) -> Tensor:
     x, router, gate_up, down = tensors
     routing, gate = (x @ router.t()).split_with_sizes((EXPERTS, 1), dim=1)
-    if op.prefers_all_experts(x.shape[0], EXPERTS + SHARED):
+    if op.prefers_all_experts(x.shape[0], down):
         weights = weigh_with_shared(routing, gate, TOP_K, EXPERTS + SHARED)
         return all_experts(x, weights, gate_up, down)
     weights, ids = route(routing, TOP_K)
@@ -55,7 +55,7 @@ def inputs(rows: int) -> list[Tensor]:
 @pytest.fixture(params=[0, 1 << 20], ids=["grouped", "dense"], autouse=True)
 def route_taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both formulations answer the same tests."""
-    monkeypatch.setattr(op, "DENSE_ROWS_TIMES_EXPERTS", request.param)
+    monkeypatch.setattr(op, "DENSE_FLOPS", request.param)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 17, 64])
@@ -72,7 +72,7 @@ def test_all_rows_on_the_same_experts_leaves_the_others_empty() -> None:
     _, ids = route(tensors[0] @ tensors[1][:EXPERTS].t(), TOP_K)
     idle = [e for e in range(EXPERTS) if e not in set(ids.flatten().tolist())]
     want = loop(*tensors)
-    if op.DENSE_ROWS_TIMES_EXPERTS == 0:
+    if op.DENSE_FLOPS == 0:
         tensors[2][idle] = float("nan")
     got = run(tensors)
     torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-4)

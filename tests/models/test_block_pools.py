@@ -74,14 +74,13 @@ def test_blocks_are_numbered_on_each_segments_own_grid() -> None:
         Segment(Phase.PREVIEW, 2, 0, [0] * 3, block_length=3),
     ]
     batch = RoundBatch.from_segments(segments)
-    owner = torch.tensor([0] * 10 + [1] * 4 + [2] * 4 + [3] * 3)
-    every = number_blocks(batch, owner, BlockCover.ALL)
+    every = number_blocks(batch, BlockCover.ALL)
     want = [0] * 4 + [1] * 4 + [2] * 2 + [3] * 2 + [4] * 2 + [5] * 4 + [6] * 3
     assert (every.numbers.tolist(), every.count) == (want, 7)
-    shown = number_blocks(batch, owner, BlockCover.PREVIEWS)
+    shown = number_blocks(batch, BlockCover.PREVIEWS)
     assert (shown.numbers.tolist(), shown.count) == ([-1] * 14 + [0] * 4 + [1] * 3, 2)
     writing = RoundBatch.from_segments(segments[:2])
-    assert number_blocks(writing, owner[:14], BlockCover.PREVIEWS).count == 0
+    assert number_blocks(writing, BlockCover.PREVIEWS).count == 0
 
 
 @pytest.mark.parametrize("model_type", ["clover_moe", "qwen3_5_moe"])

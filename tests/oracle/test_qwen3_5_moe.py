@@ -109,9 +109,11 @@ def test_states_after_a_commit_that_follows_a_preview(case: Case) -> None:
             assert_close(caches.tails[index, ours.slot].t(), tail)
         for index, layer in enumerate(i for i, kind in enumerate(kinds) if kind == FULL):
             stored = cache.layers[layer]
-            for got, want in ((caches.keys, stored.keys), (caches.values, stored.values)):
-                assert_close(got[index, ours.slot, :, : ours.length], want[0])
-        assert not caches.states[:, 0].any() and not caches.keys[:, 0].any()
+            keys, values = caches.committed(index, ours.slot, ours.length)
+            assert_close(keys, stored.keys[0])
+            assert_close(values, stored.values[0])
+        others = caches.keys[:, :, : caches.room.pages_per_slot]
+        assert not caches.states[:, 0].any() and not others.any()
 
 
 def test_a_folder_that_transformers_saved(tmp_path: Path) -> None:

@@ -5,8 +5,12 @@ Run: pytest tests/parallel/test_golden.py
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from blockdiff.cli.line_fields import check_fields, parse_line
 from blockdiff.cli.logit_requests import parse_request
@@ -14,7 +18,10 @@ from blockdiff.cli.logit_runner import LogitRunner
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.request_lines import Job, build_request
 from blockdiff.cli.run_jobs import run_jobs
+from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.models.base import RoundBatch, Segment
+from blockdiff.pages import CachePool, CacheWork, default_page_length
 from blockdiff.parallel.load import ParallelSettings, load_parallel
 from blockdiff.parallel.model import ParallelModel
 from tests.golden import cases
@@ -90,6 +97,38 @@ def test_tokens(shared: tuple[str, ParallelModel], monkeypatch: pytest.MonkeyPat
     outcomes = run_jobs(Engine(model, EngineConfig(max_slots=8, max_context=256)), jobs)
     for entry, outcome in zip(entries, outcomes, strict=True):
         check(entry, outcome)
+
+
+def test_pages_and_snapshots(shared: tuple[str, ParallelModel]) -> None:
+    """A pool, its work and rounds that name pages reach every rank."""
+    case, model = shared
+    got, want = pooled_rounds(model), pooled_rounds(cases.model(case))
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
+
+
+def pooled_rounds(model: Any) -> list[Tensor]:
+    """Logits of two blocks of a prompt, and of the second one again from a snapshot and a copy."""
+    block = model.info.block_length
+    length = default_page_length(block)
+    caches = model.new_caches(2, 64, CachePool(8, length, snapshots=1))
+    caches.prepare(CacheWork(cleared=np.arange(8), reset_slots=np.array([0, 1])))
+    pages = np.array([[5, 1, 7, 1], [6, 3, 0, 3]])
+
+    def segment(slot: int, phase: Phase, context: int) -> Segment:
+        ids = range(3 + context, 3 + context + block)
+        return Segment(phase, slot, context, ids, range(block), block)
+
+    both = [segment(0, Phase.PREFILL, 0), segment(0, Phase.PREFILL, block)]
+    batch = RoundBatch.from_segments(both, pages[[0, 0]], np.array([2, -1]))
+    found = [model.forward(batch, caches)]
+    # the first block is all of a page, or half of one
+    lines = {"restore_from": np.array([2]), "restore_to": np.array([1])}
+    caches.prepare(CacheWork(copy_from=pages[0, :1], copy_to=pages[1, :1], **lines))
+    then = [segment(1, Phase.COMMIT, block), segment(1, Phase.PREVIEW, 2 * block)]
+    found.append(model.forward(RoundBatch.from_segments(then, pages[[1, 1]]), caches))
+    torch.testing.assert_close(found[1][:block], found[0][block:], atol=1e-3, rtol=1e-3)
+    return found
 
 
 def check_replays(model: ParallelModel, case: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,6 @@ def test_ranks_agree_to_the_bit_in_bfloat16(family: str, tmp_path: Path) -> None
 def test_caches_have_only_the_local_heads(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, HYBRID, is_fused=False)
     caches = on_all_ranks(4, lambda group: load_model(folder, group=group).new_caches(2, 16))[3]
-    assert caches.keys.shape == (1, 2, 1, 16, 8)
+    assert caches.keys.shape == (1, 1, 2, 16, 8)
     assert caches.states.shape == (3, 2, 1, 4, 4)
     assert caches.tails.shape == (3, 2, 3, 3 * 4)

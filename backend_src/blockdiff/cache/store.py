@@ -1,110 +1,153 @@
-"""Per-slot memory of a model: keys and values, recurrent states, convolution tails.
+"""Memory of a model: keys and values in pages, recurrent states and tails in state lines.
 
-Everything is allocated once. Knows nothing of rounds, requests or of who holds which slot.
+Everything is allocated once. Knows nothing of rounds, requests or of who holds which page.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from blockdiff.config import FULL, LINEAR, HybridConfig
+from blockdiff.config import FULL, LINEAR, AttentionConfig, HybridConfig
+from blockdiff.pages import CacheRoom, CacheSizes, CacheWork
+from blockdiff.transfer import to_device
 
 
 class LayerCaches(ABC):
-    """Keys and values by attention layer; written only by commits and ``reset``.
+    """Keys and values by attention layer; written only by commits and ``prepare``.
 
-    lengths        [slots] int64, committed tokens
+    Stores of pages are [..., pages, page_length, D]; stores of state lines [., lines, ...].
     """
 
     layer_keys: tuple[Tensor, ...]
-    """Per attention layer [slots, Hkv, places, D], in model dtype."""
+    """Per attention layer [Hkv, pages, page_length, D], in model dtype."""
     layer_values: tuple[Tensor, ...]
 
-    def __init__(self, num_slots: int, max_context: int, device: torch.device) -> None:
-        self.num_slots = num_slots
-        self.max_context = max_context
-        self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=device)
+    def __init__(self, room: CacheRoom, device: torch.device) -> None:
+        self.room = room
+        self.device = device
+        self.num_slots = room.num_slots
+        self.max_context = room.max_context
 
+    @property
     @abstractmethod
-    def reset(self, slots: Tensor) -> None:
-        """Forget ``slots`` [N] int64."""
+    def page_stores(self) -> Sequence[Tensor]:
+        """All memory that is in pages."""
 
-    def committed(self, index: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
-        """Copies [Hkv, kept, D] of attention layer ``index``'s keys and values in ``slot``.
+    @property
+    def state_stores(self) -> Sequence[Tensor]:
+        """All memory that is in state lines."""
+        return ()
+
+    @torch.inference_mode()
+    def prepare(self, work: CacheWork) -> None:
+        """Do ``work``, in its order, in place."""
+        if work.is_empty:
+            return
+        lines = to_device(work.arrays(), self.device)
+        for store in self.page_stores:
+            _copy(store, -3, lines["copy_from"], lines["copy_to"])
+            # stale rows are masked, but a masked nan would still poison a product with zero
+            _clear(store, -3, lines["cleared"])
+        for store in self.state_stores:
+            _clear(store, 1, lines["reset_slots"])
+            _copy(store, 1, lines["restore_from"], lines["restore_to"])
+
+    def committed(
+        self, index: int, slot: int, length: int, pages: Sequence[int] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Copies [Hkv, kept, D] of attention layer ``index``'s keys and values of a sequence.
 
         They are those of the last of the ``length`` positions committed, oldest first: all that
-        the layer keeps.
+        the layer keeps. ``pages``: where the sequence lies; None: the slot's own.
         """
-        places = self.layer_keys[index].shape[2]
-        kept = torch.arange(max(length - places, 0), length, device=self.lengths.device) % places
-        keys, values = self.layer_keys[index][slot], self.layer_values[index][slot]
-        return keys.index_select(1, kept), values.index_select(1, kept)
+        if pages is None:
+            first = slot * self._pages_per_slot
+            pages = range(first, first + self._pages_per_slot)
+        chosen = torch.tensor(pages, dtype=torch.int64, device=self.device)
+        keys, values = (
+            store[index].index_select(1, chosen).flatten(1, 2)[:, :length]
+            for store in (self.layer_keys, self.layer_values)
+        )
+        return keys, values
+
+    @property
+    def _pages_per_slot(self) -> int:
+        assert self.room.pages_per_slot is not None, "pages of a pool have to be named"
+        return self.room.pages_per_slot
+
+
+def _copy(store: Tensor, dim: int, source: Tensor, target: Tensor) -> None:
+    if source.numel():
+        store.index_copy_(dim, target, store.index_select(dim, source))
+
+
+def _clear(store: Tensor, dim: int, lines: Tensor) -> None:
+    if lines.numel():
+        store.index_fill_(dim, lines, 0)
 
 
 class KeyValueCaches(LayerCaches):
-    """Preallocated caches for ``num_slots`` requests, of one shape for all layers.
+    """Pages of one shape for all layers.
 
-    keys, values   [attention layers, slots, Hkv, max_context, D]    model dtype
+    keys, values   [attention layers, Hkv, pages, page_length, D]    model dtype
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int, int, int, int],
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        _, num_slots, _, max_context, _ = shape
-        super().__init__(num_slots, max_context, device)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+    def __init__(self, room: CacheRoom, layers: int, heads: int, dim: int, like: Tensor) -> None:
+        """``like`` has the device and the dtype."""
+        super().__init__(room, like.device)
+        shape = (layers, heads, room.pool.pages, room.pool.page_length, dim)
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
         # one view per layer, so that a layer does not index its stack in every round
         self.layer_keys, self.layer_values = self.keys.unbind(), self.values.unbind()
 
-    def reset(self, slots: Tensor) -> None:
-        """Forget ``slots`` [N] int64: zero lengths and the rows ever committed."""
-        if slots.numel() == 0:
-            return
-        # stale rows are masked, but a masked nan would still poison a product with zero
-        used = int(self.lengths.index_select(0, slots).max())
-        self.keys[:, :, :, :used].index_fill_(1, slots, 0)
-        self.values[:, :, :, :used].index_fill_(1, slots, 0)
-        self.lengths.index_fill_(0, slots, 0)
+    @property
+    def page_stores(self) -> Sequence[Tensor]:
+        """See ``LayerCaches``."""
+        return self.keys, self.values
 
 
 class SlotCaches(KeyValueCaches):
     """Caches of a hybrid model: recurrent states and convolution tails too.
 
-    states         [delta layers, slots, Hv, dk, dv]                 float32
-    tails          [delta layers, slots, k - 1, channels]            model dtype, oldest first
+    states         [delta layers, lines, Hv, dk, dv]                 float32
+    tails          [delta layers, lines, k - 1, channels]            model dtype, oldest first
     """
 
-    def __init__(
-        self,
-        config: HybridConfig,
-        num_slots: int,
-        max_context: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        attention_layers = config.layer_types.count(FULL)
-        kv_heads, dim = config.num_key_value_heads, config.head_dim
-        super().__init__((attention_layers, num_slots, kv_heads, max_context, dim), device, dtype)
-        delta_layers = config.layer_types.count(LINEAR)
-
-        def zeros(*shape: int, of: torch.dtype = dtype) -> Tensor:
-            return torch.zeros(shape, dtype=of, device=device)
-
-        state_shape = (config.linear_key_head_dim, config.linear_value_head_dim)
-        self.states = zeros(
-            delta_layers, num_slots, config.linear_num_value_heads, *state_shape, of=torch.float32
-        )
-        tail = config.linear_conv_kernel_dim - 1
-        self.tails = zeros(delta_layers, num_slots, tail, config.conv_channels)
+    def __init__(self, room: CacheRoom, config: HybridConfig, like: Tensor) -> None:
+        """``like`` has the device and the dtype."""
+        layers, delta_layers = (config.layer_types.count(kind) for kind in (FULL, LINEAR))
+        super().__init__(room, layers, config.num_key_value_heads, config.head_dim, like)
+        size = (delta_layers, room.lines)
+        state, tail = _line_shapes(config)
+        self.states = like.new_zeros((*size, *state), dtype=torch.float32)
+        self.tails = like.new_zeros((*size, *tail))
         self.layer_states, self.layer_tails = self.states.unbind(), self.tails.unbind()
 
-    def reset(self, slots: Tensor) -> None:
-        """Forget ``slots`` [N] int64: zero lengths, states, tails and the rows ever committed."""
-        super().reset(slots)
-        self.states.index_fill_(1, slots, 0)
-        self.tails.index_fill_(1, slots, 0)
+    @property
+    def state_stores(self) -> Sequence[Tensor]:
+        """See ``LayerCaches``."""
+        return self.states, self.tails
+
+
+def _line_shapes(config: HybridConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """One layer's recurrent state and convolution tail in one state line."""
+    state = (config.linear_key_head_dim, config.linear_value_head_dim)
+    tail = (config.linear_conv_kernel_dim - 1, config.conv_channels)
+    return (config.linear_num_value_heads, *state), tail
+
+
+def key_value_sizes(config: AttentionConfig, page_length: int, dtype: torch.dtype) -> CacheSizes:
+    """Sizes of ``KeyValueCaches`` of a model whose layers all attend."""
+    each = 2 * config.num_key_value_heads * config.head_dim * dtype.itemsize
+    return CacheSizes(config.num_hidden_layers * page_length * each, 0)
+
+
+def slot_cache_sizes(config: HybridConfig, page_length: int, dtype: torch.dtype) -> CacheSizes:
+    """Sizes of ``SlotCaches``."""
+    each = 2 * config.num_key_value_heads * config.head_dim * dtype.itemsize
+    state, tail = (torch.Size(shape).numel() for shape in _line_shapes(config))
+    line = state * torch.float32.itemsize + tail * dtype.itemsize
+    kinds = config.layer_types
+    return CacheSizes(kinds.count(FULL) * page_length * each, kinds.count(LINEAR) * line)

@@ -51,7 +51,7 @@ def _predict(
     if info.mask_token_id == NO_MASK_TOKEN:
         rows = range(len(prompt) - 1, len(tokens) - 1)
         segment = Segment(Phase.PREFILL, 0, 0, tokens, rows)
-        yield model.forward(RoundBatch.from_segments([segment], model.device), caches)
+        yield model.forward(RoundBatch.from_segments([segment]), caches)
         return
     done = 0
     for start, canvas, rows in _blocks(info, prompt, tokens):
@@ -61,7 +61,7 @@ def _predict(
             segments.append(Segment(Phase.PREFILL, 0, done, context, (), info.block_length))
             done = start
         segments.append(Segment(Phase.PREVIEW, 0, start, canvas, rows, info.block_length))
-        yield model.forward(RoundBatch.from_segments(segments, model.device), caches)
+        yield model.forward(RoundBatch.from_segments(segments), caches)
 
 
 def _blocks(

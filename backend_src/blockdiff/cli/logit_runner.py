@@ -33,7 +33,7 @@ class LogitRunner:
 
     def run(self, request: LogitRequest) -> dict[str, Tensor]:
         """Tensors of ``request`` by role, or ``role/layer``, without the request's name."""
-        self.caches.reset(torch.zeros(1, dtype=torch.int64, device=self.model.device))
+        self.caches.prepare(self.caches.room.renew([0]))
         self.block_length = request.block_length
         trace = Trace() if request.wants_trace else None
         done = len(request.prefix_ids)
@@ -78,7 +78,7 @@ class LogitRunner:
     ) -> Tensor:
         """Final normalised rows [len(ids), H] of one segment run by itself."""
         segment = Segment(phase, 0, context, ids, range(len(ids)), self.block_length)
-        batch = RoundBatch.from_segments([segment], self.model.device)
+        batch = RoundBatch.from_segments([segment])
         return self.model.hidden(batch, self.caches, trace)
 
     def _set_signal(self, request: LogitRequest) -> None:

@@ -191,7 +191,7 @@ class Engine:
     def _run(self, plan: RoundPlan) -> list[BlockResult]:
         try:
             with torch.inference_mode():
-                self._reset_caches()
+                self._prepare_caches()
                 decisions = self._forward(plan)
             self.model.check()
         except EngineDeadError:
@@ -219,10 +219,9 @@ class Engine:
             raise EngineDeadError(dead) from error
         return results
 
-    def _reset_caches(self) -> None:
+    def _prepare_caches(self) -> None:
         if self._to_reset:
-            slots = torch.tensor(self._to_reset, dtype=torch.int64, device=self.model.device)
-            self._caches.reset(slots)
+            self._caches.prepare(self._caches.room.renew(self._to_reset))
             self._to_reset = []
 
     def check(self) -> None:

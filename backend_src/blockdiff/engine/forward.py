@@ -24,10 +24,10 @@ from blockdiff.decoding.sampling import RowSampling, choose_tokens, entropies, n
 from blockdiff.engine.decisions import overwrite, write_accepted
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.statistics import ExpertStatistics
-from blockdiff.engine.transfer import Array, fetch, to_device
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
+from blockdiff.transfer import Array, fetch, to_device
 
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
 GREEDY_TILE = 1 << 24
@@ -53,11 +53,9 @@ def run_round(
     edited = np.flatnonzero(insert_delete.edits(table, plan.group_slots))
     rows = _row_arrays(table, plan, insert_delete)
     groups = _group_arrays(table, plan)
-    arrays = batch_arrays(table, plan)
-    device = to_device({**arrays, **rows, **groups}, model.device)
-    batch = RoundBatch(**{name: device[name] for name in arrays})
+    device = to_device({**rows, **groups}, model.device)
     hits = statistics.next_round(len(plan.token_ids))
-    hidden = run_hidden(model, batch, caches, hits)
+    hidden = run_hidden(model, make_batch(table, plan), caches, hits)
     if not len(plan.group_slots):
         return NOTHING
     wanted = _Wanted(
@@ -87,18 +85,18 @@ def run_hidden(
     return model.hidden(batch, caches, hits=hits)
 
 
-def batch_arrays(table: SlotTable, plan: RoundPlan) -> dict[str, Array]:
-    """The fields of a ``RoundBatch``."""
-    return {
-        "token_ids": plan.token_ids,
-        "positions": plan.positions,
-        "segment_starts": plan.segment_starts,
-        "phases": plan.phases,
-        "slots": plan.slots,
-        "contexts": plan.contexts,
-        "logit_rows": plan.logit_rows,
-        "block_lengths": table.full_length[plan.slots],
-    }
+def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
+    """The rows of ``plan``."""
+    return RoundBatch(
+        token_ids=plan.token_ids,
+        positions=plan.positions,
+        segment_starts=plan.segment_starts,
+        phases=plan.phases,
+        slots=plan.slots,
+        contexts=plan.contexts,
+        logit_rows=plan.logit_rows,
+        block_lengths=table.full_length[plan.slots],
+    )
 
 
 def _row_arrays(table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete) -> dict[str, Array]:

@@ -19,12 +19,12 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
-from blockdiff.engine.forward import SAMPLED_TILE, banned_tokens, batch_arrays, run_hidden
+from blockdiff.engine.forward import SAMPLED_TILE, banned_tokens, make_batch, run_hidden
 from blockdiff.engine.statistics import ExpertStatistics
-from blockdiff.engine.transfer import Array, fetch, to_device
-from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch
+from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.table import Flags, Floats, Ints
+from blockdiff.transfer import Array, fetch, to_device
 
 
 class UniformRounds:
@@ -53,11 +53,8 @@ class UniformRounds:
         first_steps = slots[table.step[slots] == 0]
         if len(first_steps):
             model.forget_signals(caches, torch.from_numpy(first_steps).to(model.device))
-        arrays = batch_arrays(table, plan)
-        device = to_device(arrays, model.device)
-        batch = RoundBatch(**{name: device[name] for name in arrays})
         hits = statistics.next_round(len(plan.token_ids))
-        hidden = run_hidden(model, batch, caches, hits)
+        hidden = run_hidden(model, make_batch(table, plan), caches, hits)
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)

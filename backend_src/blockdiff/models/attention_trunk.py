@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockdiff.cache import KeyValueCaches
+from blockdiff.cache import KeyValueCaches, key_value_sizes
 from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
 from blockdiff.models.base import (
     NO_CONTROL_TOKEN,
@@ -30,8 +30,9 @@ from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import ExpertNames, WeightSource
-from blockdiff.models.trunk import LanguageModel, note_lengths
+from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes, expert_shapes
+from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import scaled_rms_norm
 
 
@@ -128,11 +129,18 @@ class AttentionModel(LanguageModel):
             bias = source.tensor(own + "gate.expert_bias")
         return RoutedExperts(make_router(router, bias), gate, source.experts(names))
 
-    def new_caches(self, num_slots: int, max_context: int) -> KeyValueCaches:
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> KeyValueCaches:
         """Preallocated caches; see ``models.base``."""
         own = self.config
-        shape = (own.num_hidden_layers, num_slots, own.num_key_value_heads, max_context)
-        return KeyValueCaches((*shape, own.head_dim), self.device, self.dtype)
+        room = make_room(num_slots, max_context, own.block_size, pool)
+        sizes = (own.num_hidden_layers, own.num_key_value_heads, own.head_dim)
+        return KeyValueCaches(room, *sizes, self.final_norm)
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """Bytes of a page and of a state line; see ``models.base``."""
+        return key_value_sizes(self.config, page_length, self.dtype)
 
     @torch.inference_mode()
     def hidden(
@@ -148,10 +156,9 @@ class AttentionModel(LanguageModel):
         has_pools = own.router is not None and own.router.capacity > 0
         cover = BlockCover.ALL if has_pools else None
         is_block_causal = own.commits == BLOCK_CAUSAL
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, is_block_causal, cover)
-        note_lengths(layout, caches)
+        layout = build_layout(batch, caches, own.rotary_dim, own.rope_theta, is_block_causal, cover)
         eps = own.rms_norm_eps
-        x = self.embed(batch.token_ids)
+        x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
             mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
             x = x + self.group.all_reduce(mixed)
@@ -160,7 +167,7 @@ class AttentionModel(LanguageModel):
             x = x + self.group.all_reduce(fed)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        return scaled_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
+        return scaled_rms_norm(x.index_select(0, layout.logit_rows), self.final_norm, eps)
 
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""

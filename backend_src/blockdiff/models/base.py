@@ -5,14 +5,18 @@ Knows nothing of how a family computes, of requests, of sampling or of text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from blockdiff.config import UniformDefaults
 from blockdiff.core import Phase
 from blockdiff.models.expert_hits import ExpertHits
+from blockdiff.pages import CachePool, CacheRoom, CacheSizes, CacheWork, Ints
 
 NO_MASK_TOKEN = -1
 NO_CONTROL_TOKEN = -1
@@ -73,27 +77,36 @@ class Segment:
     block_length: int = 1  # grid of a block-causal commit; causal families do not look at it
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class RoundBatch:
-    """One round: flat tensors on the model's device, rows of a segment contiguous.
+    """One round, on the host: rows of a segment contiguous; the model moves what it needs.
 
-    A slot may have one writing segment (PREFILL or COMMIT) and, after it, one PREVIEW segment: in
-    every layer all writing segments are done before any preview, so the preview sees the commit.
-    ``contexts`` of such a preview counts the rows of the riding commit.
+    A slot may have several writing segments (PREFILL or COMMIT), in order, and then one PREVIEW
+    segment: in every layer the n-th writing segments are done before the next ones and all of them
+    before any preview, so each sees what earlier ones wrote. ``contexts`` counts their rows.
     """
 
-    token_ids: Tensor  # [R] int64, mask id where masked
-    positions: Tensor  # [R] int64, absolute
-    segment_starts: Tensor  # [S + 1] int64, cumulative rows
-    phases: Tensor  # [S] int64, values of Phase
-    slots: Tensor  # [S] int64
-    contexts: Tensor  # [S] int64
-    logit_rows: Tensor  # [L] int64, rows whose logits are wanted, in output order
-    block_lengths: Tensor  # [S] int64, the grid of block-causal commits
+    token_ids: Ints  # [R], mask id where masked
+    positions: Ints  # [R], absolute
+    segment_starts: Ints  # [S + 1], cumulative rows
+    phases: Ints  # [S], values of Phase
+    slots: Ints  # [S]
+    contexts: Ints  # [S]
+    logit_rows: Ints  # [L], rows whose logits are wanted, in output order
+    block_lengths: Ints  # [S], the grid of block-causal commits
+    # [S, P] pages of the segment's slot in order of position: all that contexts and rows need,
+    # and then any valid page; None: slots have pages of their own
+    pages: Ints | None = None
+    # [S] state line that gets a copy of the slot's state after this writing segment, or
+    # NO_SNAPSHOT; None: no copies
+    snapshots: Ints | None = None
 
     @classmethod
     def from_segments(
-        cls, segments: Sequence[Segment], device: torch.device | str = "cpu"
+        cls,
+        segments: Sequence[Segment],
+        pages: Ints | None = None,
+        snapshots: Ints | None = None,
     ) -> "RoundBatch":
         """Flatten ``segments`` in order; positions run on from each segment's context."""
         tokens: list[int] = []
@@ -107,30 +120,45 @@ class RoundBatch:
             positions += range(segment.context, segment.context + count)
             starts.append(starts[-1] + count)
 
-        def tensor(values: Sequence[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
+        def array(values: Sequence[int]) -> Ints:
+            return np.array(values, np.int64)
 
         return cls(
-            token_ids=tensor(tokens),
-            positions=tensor(positions),
-            segment_starts=tensor(starts),
-            phases=tensor([int(s.phase) for s in segments]),
-            slots=tensor([s.slot for s in segments]),
-            contexts=tensor([s.context for s in segments]),
-            logit_rows=tensor(logit_rows),
-            block_lengths=tensor([s.block_length for s in segments]),
+            token_ids=array(tokens),
+            positions=array(positions),
+            segment_starts=array(starts),
+            phases=array([int(s.phase) for s in segments]),
+            slots=array([s.slot for s in segments]),
+            contexts=array([s.context for s in segments]),
+            logit_rows=array(logit_rows),
+            block_lengths=array([s.block_length for s in segments]),
+            pages=pages,
+            snapshots=snapshots,
         )
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """[S] rows of each segment."""
+        return np.diff(self.segment_starts)
+
+    @cached_property
+    def is_writing(self) -> npt.NDArray[np.bool_]:
+        """[S] whether a segment writes."""
+        return self.phases != int(Phase.PREVIEW)
+
+    @cached_property
+    def owners(self) -> Ints:
+        """[R] segment of each row."""
+        return np.repeat(np.arange(len(self.slots)), self.lengths)
 
 
 class ModelCaches(Protocol):
-    """Per-slot memory of a model: keys, values, recurrent states, convolution tails."""
+    """A model's memory: keys and values in pages, what else there is in state lines."""
 
-    num_slots: int
-    max_context: int
-    lengths: Tensor  # [num_slots] int64, committed tokens per slot
+    room: CacheRoom
 
-    def reset(self, slots: Tensor) -> None:
-        """Forget everything about ``slots`` [N] int64: lengths and states become zero, in place."""
+    def prepare(self, work: CacheWork) -> None:
+        """Copy and clear pages, then reset and restore state lines, in place, before a round."""
         ...
 
 
@@ -140,8 +168,20 @@ class BlockDiffusionModel(Protocol):
     info: ModelInfo
     device: torch.device
 
-    def new_caches(self, num_slots: int, max_context: int) -> ModelCaches:
-        """Preallocate caches for ``num_slots`` requests of up to ``max_context`` tokens."""
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> ModelCaches:
+        """Preallocate caches for ``num_slots`` requests of up to ``max_context`` tokens.
+
+        ``pool``: memory that they share by page; None: each has pages of its own.
+        """
+        ...
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """Bytes on one device of a page and of a state line.
+
+        A line may depend on ``max_context`` (None: the model's): a ring is never longer.
+        """
         ...
 
     def hidden(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from blockdiff.cache import CanvasCaches, LayerShape
+from blockdiff.cache import CanvasCaches, LayerShape, canvas_cache_sizes
 from blockdiff.config import SLIDING, DiffusionGemmaConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.diffusion_gemma_weights import (
@@ -31,7 +31,8 @@ from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
-from blockdiff.models.trunk import LanguageModel, note_lengths
+from blockdiff.models.trunk import LanguageModel
+from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.head import best_tokens, logits
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.rope import proportional_angles
@@ -80,16 +81,27 @@ class DiffusionGemmaModel(LanguageModel):
             scalars=torch.cat((encoder_scalar, source.tensor(own + "layer_scalar"))),
         )
 
-    def new_caches(self, num_slots: int, max_context: int) -> CanvasCaches:
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> CanvasCaches:
         """Preallocated caches; see ``models.base``."""
         own = self.config
-        shapes = []
-        for number in range(own.num_hidden_layers):
-            shape = own.attention(number)
-            places = shape.kept_positions(max_context)
-            shapes.append(LayerShape(shape.kv_heads, places, shape.head_dim))
-        signals = (num_slots, own.block_size, own.hidden_size)
-        return CanvasCaches(shapes, signals, max_context, self.device, self.dtype)
+        room = make_room(num_slots, max_context, own.block_size, pool)
+        signals = (own.block_size, own.hidden_size)
+        return CanvasCaches(room, self._cache_shapes(max_context), signals, self.final_norm)
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """Bytes of a page and of a state line; see ``models.base``."""
+        longest = self.info.max_context if max_context is None else max_context
+        return canvas_cache_sizes(self._cache_shapes(longest), page_length, self.dtype)
+
+    def _cache_shapes(self, max_context: int) -> list[LayerShape]:
+        found = []
+        for number in range(self.config.num_hidden_layers):
+            own = self.config.attention(number)
+            places = None if own.window is None else own.kept_positions(max_context)
+            found.append(LayerShape(own.kv_heads, own.head_dim, places))
+        return found
 
     @torch.inference_mode()
     def hidden(
@@ -103,9 +115,8 @@ class DiffusionGemmaModel(LanguageModel):
         assert isinstance(caches, CanvasCaches), "caches come from new_caches"
         eps = self.config.rms_norm_eps
         full, sliding, rings = self._layouts(batch, caches)
-        note_lengths(full, caches)
-        canvas = find_canvas_rows(batch)
-        x = self.embed(batch.token_ids) * self.embedding_scale
+        canvas = find_canvas_rows(batch, self.device)
+        x = self.embed(full.token_ids) * self.embedding_scale
         if canvas.rows.numel():
             signal = caches.signals[canvas.slots, canvas.places]
             x[canvas.rows] = self.conditioning(x.index_select(0, canvas.rows), signal)
@@ -118,7 +129,7 @@ class DiffusionGemmaModel(LanguageModel):
             x = (x + fed) * layer.scalars[canvas.is_canvas].unsqueeze(1)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        return plain_rms_norm(x.index_select(0, batch.logit_rows), self.final_norm, eps)
+        return plain_rms_norm(x.index_select(0, full.logit_rows), self.final_norm, eps)
 
     def _layouts(
         self, batch: RoundBatch, caches: CanvasCaches
@@ -126,15 +137,16 @@ class DiffusionGemmaModel(LanguageModel):
         """The round with the angles of full layers, with those of sliding layers, and its rings."""
         own = self.config
         found = []
-        layout = build_layout(batch, own.full.head_dim, own.full.rotary.theta)
+        layout = build_layout(batch, caches, own.full.head_dim, own.full.rotary.theta)
         for shape in (own.full, own.sliding):
             turning = (shape.head_dim, shape.rotary.pairs, shape.rotary.theta)
-            cos, sin = proportional_angles(batch.positions, *turning)
+            cos, sin = proportional_angles(layout.positions, *turning)
             found.append(replace(layout, cos=cos, sin=sin))
         window = own.sliding.window
         assert window is not None, "sliding layers have a window"
         capacity = own.sliding.kept_positions(caches.max_context)
-        return found[0], found[1], build_ring_layout(batch, layout, window, capacity)
+        rings = build_ring_layout(batch, layout, window, capacity)
+        return found[0], found[1], rings
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockdiff.cache import SlotCaches
+from blockdiff.cache import SlotCaches, slot_cache_sizes
 from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
@@ -22,8 +22,9 @@ from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
-from blockdiff.models.trunk import LanguageModel, note_lengths
+from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
+from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import rms_norm
 
 
@@ -81,9 +82,16 @@ class HybridModel(LanguageModel):
             return SparseMoe(weights, *sizes)
         return CoresetMoe(weights, *sizes, CoresetRouter(config.coreset, sizes[1]))
 
-    def new_caches(self, num_slots: int, max_context: int) -> SlotCaches:
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> SlotCaches:
         """Preallocated caches; see ``models.base``."""
-        return SlotCaches(self.config, num_slots, max_context, self.device, self.dtype)
+        room = make_room(num_slots, max_context, self.config.block_size, pool)
+        return SlotCaches(room, self.config, self.final_norm)
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """Bytes of a page and of a state line; see ``models.base``."""
+        return slot_cache_sizes(self.config, page_length, self.dtype)
 
     @torch.inference_mode()
     def hidden(
@@ -97,14 +105,13 @@ class HybridModel(LanguageModel):
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
         own = self.config
         cover = None if own.coreset is None else _cover(own.coreset)
-        layout = build_layout(batch, own.rotary_dim, own.rope_theta, cover=cover)
-        note_lengths(layout, caches)
-        x = self.embed(batch.token_ids)
+        layout = build_layout(batch, caches, own.rotary_dim, own.rope_theta, cover=cover)
+        x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
             x = self._run(layer, number, x, layout, caches, trace, hits)
         if trace is not None:
             trace.gather("mixer_probabilities", 2, self.group)
-        rows = x.index_select(0, batch.logit_rows)
+        rows = x.index_select(0, layout.logit_rows)
         return rms_norm(rows, self.final_norm, own.rms_norm_eps)
 
     def _run(

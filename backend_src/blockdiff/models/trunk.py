@@ -14,10 +14,10 @@ from blockdiff.config import AnyConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.embedding import make_embedding
-from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.states import slot_states
+from blockdiff.pages import CachePool, CacheSizes
 from blockdiff_kernels.head import best_tokens, logits
 
 
@@ -46,8 +46,14 @@ class LanguageModel(ABC):
         self.dtype = embedding.dtype
 
     @abstractmethod
-    def new_caches(self, num_slots: int, max_context: int) -> LayerCaches:
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> LayerCaches:
         """Preallocated caches; see ``models.base``."""
+
+    @abstractmethod
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """Bytes of a page and of a state line; see ``models.base``."""
 
     @abstractmethod
     def hidden(
@@ -87,13 +93,3 @@ class LanguageModel(ABC):
         """What ``slot`` holds after ``length`` committed tokens; see ``models.states``."""
         assert isinstance(caches, LayerCaches), "caches come from new_caches"
         return slot_states(self.share, caches, slot, length)
-
-
-def note_lengths(layout: RoundLayout, caches: LayerCaches) -> None:
-    """Set the lengths that hold after this round; ``reset`` relies on them even if it fails."""
-    for group in layout.groups:
-        if group.is_writing:
-            rows = group.width if group.lengths is None else group.lengths
-            lengths = group.contexts + rows
-            assert int(lengths.max()) <= caches.max_context, "a commit runs past the cache"
-            caches.lengths.index_copy_(0, group.slots, lengths)

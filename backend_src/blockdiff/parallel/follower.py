@@ -25,7 +25,14 @@ from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.parallel.group import DistributedGroup, PeerLostError
 from blockdiff.parallel.launch import LOST_PEER_CODE, follow_rank_0
-from blockdiff.parallel.messages import Command, Numbers, decode, unpack_batch
+from blockdiff.parallel.messages import (
+    Command,
+    Numbers,
+    decode,
+    unpack_batch,
+    unpack_pool,
+    unpack_work,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +64,13 @@ class Performer:
         """Do one command; results stay on this rank or go to the group."""
         first, *rest = arguments[:3].tolist()
         if command is Command.NEW_CACHES:
-            alive = set(arguments[3:].tolist())
+            alive = set(arguments[6:].tolist())
             self._caches = {n: own for n, own in self._caches.items() if n in alive}
-            self._caches[first] = self._model.new_caches(*rest)
-        elif command is Command.RESET:
-            self._caches[first].reset(self._tensor(arguments[1:]))
+            slots, context = rest
+            pool = unpack_pool(arguments[3:6])
+            self._caches[first] = self._model.new_caches(slots, context, pool)
+        elif command is Command.PREPARE:
+            self._caches[first].prepare(unpack_work(arguments[1:]))
         elif command is Command.ROUND:
             self._round(self._caches[first], bool(rest[0]), arguments[2:])
         elif command is Command.HEAD:
@@ -72,8 +81,7 @@ class Performer:
             self._condition(command, arguments)
 
     def _round(self, caches: ModelCaches, wants_trace: bool, packed: Numbers) -> None:
-        batch = unpack_batch(packed, self._model.device)
-        self._model.hidden(batch, caches, Trace() if wants_trace else None)
+        self._model.hidden(unpack_batch(packed), caches, Trace() if wants_trace else None)
 
     def _condition(self, command: Command, arguments: Numbers) -> None:
         """Commands to a model whose previews read signals of the step before."""

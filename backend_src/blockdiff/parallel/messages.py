@@ -3,24 +3,27 @@
 Knows rounds and caches by number; knows nothing of how messages travel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from blockdiff.models.base import RoundBatch
+from blockdiff.pages import CachePool, CacheWork
 
 Numbers = npt.NDArray[np.int64]
+_NOTHING: Numbers = np.zeros(0, np.int64)
 
 
 class Command(IntEnum):
     """The first number of a message; its arguments follow."""
 
-    NEW_CACHES = 0  # number, slots, max_context, then the numbers of the caches still in use
-    RESET = 1  # number of the caches, then slots
+    # number, slots, max_context, pages, page length and snapshots of the pool (0 0 0: none), then
+    # the numbers of the caches still in use
+    NEW_CACHES = 0
+    PREPARE = 1  # number of the caches, then packed work
     ROUND = 2  # number of the caches, whether a trace is wanted, then a packed batch
     HEAD = 3  # rows of hidden state that follow by broadcast
     STATES = 4  # number of the caches, slot, committed tokens
@@ -41,23 +44,58 @@ def decode(message: bytes) -> tuple[Command, Numbers]:
     return Command(int(numbers[0])), numbers[1:]
 
 
+def pack_pool(pool: CachePool | None) -> list[int]:
+    """Three numbers."""
+    return [0, 0, 0] if pool is None else [pool.pages, pool.page_length, pool.snapshots]
+
+
+def unpack_pool(numbers: Numbers) -> CachePool | None:
+    """The twin of ``pack_pool``."""
+    pages, page_length, snapshots = numbers.tolist()
+    return CachePool(pages, page_length, snapshots) if page_length else None
+
+
+def pack_work(work: CacheWork) -> Numbers:
+    """All lists of ``work``, each after its length."""
+    return _pack(work.arrays().values())
+
+
+def unpack_work(numbers: Numbers) -> CacheWork:
+    """The twin of ``pack_work``."""
+    return CacheWork(*_unpack(numbers))
+
+
 def pack_batch(batch: RoundBatch) -> Numbers:
-    """All tensors of a round, each after its length."""
+    """All arrays of a round, each after its length; one that is absent is empty."""
+    arrays = (getattr(batch, item.name) for item in fields(RoundBatch))
+    return _pack(_NOTHING if array is None else array.ravel() for array in arrays)
+
+
+def unpack_batch(numbers: Numbers) -> RoundBatch:
+    """The twin of ``pack_batch``."""
+    found = dict(zip((item.name for item in fields(RoundBatch)), _unpack(numbers), strict=True))
+    segments = len(found["slots"])
+    pages, snapshots = found.pop("pages"), found.pop("snapshots")
+    return RoundBatch(
+        **found,
+        pages=pages.reshape(segments, -1) if len(pages) else None,
+        snapshots=snapshots if len(snapshots) else None,
+    )
+
+
+def _pack(arrays: Iterable[Numbers]) -> Numbers:
     parts: list[Numbers] = []
-    for item in fields(RoundBatch):
-        tensor = getattr(batch, item.name)
-        assert tensor.dtype == torch.int64 and tensor.dim() == 1, item.name
-        parts += [np.array([tensor.shape[0]], np.int64), tensor.cpu().numpy()]
+    for array in arrays:
+        assert array.dtype == np.int64 and array.ndim == 1, "messages are lists of int64"
+        parts += [np.array([len(array)], np.int64), array]
     return np.concatenate(parts)
 
 
-def unpack_batch(numbers: Numbers, device: torch.device) -> RoundBatch:
-    """The twin of ``pack_batch``, on ``device`` by one transfer."""
+def _unpack(numbers: Numbers) -> list[Numbers]:
     # the copy is writable, which torch wants of memory it shares
-    flat = torch.from_numpy(numbers.copy()).to(device)
-    tensors, start = {}, 0
-    for item in fields(RoundBatch):
-        stop = start + 1 + int(numbers[start])
-        tensors[item.name] = flat[start + 1 : stop]
+    flat, found, start = numbers.copy(), [], 0
+    while start < len(flat):
+        stop = start + 1 + int(flat[start])
+        found.append(flat[start + 1 : stop])
         start = stop
-    return RoundBatch(**tensors)
+    return found

@@ -16,9 +16,10 @@ from blockdiff.models.base import ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.pages import CachePool, CacheSizes, CacheWork
 from blockdiff.parallel.group import DistributedGroup
 from blockdiff.parallel.launch import Follower
-from blockdiff.parallel.messages import Command, encode, pack_batch
+from blockdiff.parallel.messages import Command, encode, pack_batch, pack_pool, pack_work
 from blockdiff.parallel.ranks import Ranks
 
 Result = TypeVar("Result")
@@ -31,14 +32,12 @@ class ParallelCaches:
         self.model = model
         self.number = number
         self.own = own
-        self.num_slots = own.num_slots
-        self.max_context = own.max_context
-        self.lengths = own.lengths
+        self.room = own.room
 
-    def reset(self, slots: Tensor) -> None:
-        """Forget ``slots`` [N] int64 on every rank; see ``models.base``."""
-        message = encode(Command.RESET, self.number, rest=slots.tolist())
-        self.model.together(message, lambda: self.own.reset(slots))
+    def prepare(self, work: CacheWork) -> None:
+        """Do ``work`` on every rank; see ``models.base``."""
+        message = encode(Command.PREPARE, self.number, rest=pack_work(work))
+        self.model.together(message, lambda: self.own.prepare(work))
 
 
 class ParallelModel:
@@ -62,15 +61,21 @@ class ParallelModel:
         )
         self._next_number = 0
 
-    def new_caches(self, num_slots: int, max_context: int) -> ParallelCaches:
+    def new_caches(
+        self, num_slots: int, max_context: int, pool: CachePool | None = None
+    ) -> ParallelCaches:
         """Caches on every rank, for its heads; those no longer used here are freed there."""
         number, self._next_number = self._next_number, self._next_number + 1
-        alive = list(self._caches)
-        message = encode(Command.NEW_CACHES, number, num_slots, max_context, rest=alive)
-        own = self.together(message, lambda: self.own.new_caches(num_slots, max_context))
+        rest = [*pack_pool(pool), *self._caches]
+        message = encode(Command.NEW_CACHES, number, num_slots, max_context, rest=rest)
+        own = self.together(message, lambda: self.own.new_caches(num_slots, max_context, pool))
         caches = ParallelCaches(self, number, own)
         self._caches[number] = caches
         return caches
+
+    def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
+        """See ``models.base``; all ranks have caches of the same size."""
+        return self.own.cache_sizes(page_length, max_context)
 
     def hidden(
         self,

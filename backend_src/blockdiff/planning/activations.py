@@ -33,7 +33,10 @@ def activation_bytes(shape: ModelShape, dtype: str, load: Load) -> int:
     """The residual stream and the largest stage of a layer."""
     size = element_bytes(dtype)
     stream = 4 * load.rows * shape.hidden_size * size
-    stages = [_attention_stage(kind, size, load) for kind in shape.attention]
+    stages = [
+        _attention_stage(kind, size, load, shape.read_positions(kind, load.context))
+        for kind in shape.attention
+    ]
     if shape.delta is not None:
         stages.append(_delta_stage(shape.delta, size, load))
     if shape.experts is not None:
@@ -65,10 +68,9 @@ def _delta_stage(own: DeltaShape, size: int, load: Load) -> int:
     return load.rows * per_row + 2 * load.slots * own.state_elements * STATE_BYTES
 
 
-def _attention_stage(own: AttentionShape, size: int, load: Load) -> int:
+def _attention_stage(own: AttentionShape, size: int, load: Load, places: int) -> int:
     """Projections, padded and mixed; all slots' keys and values gathered, joined and, in 16 bits,
-    packed for the product; masks."""
-    places = own.kept_positions(load.context)
+    packed for the product; masks. ``places``: positions read."""
     cached = 2 * own.key_width * size * load.slots * places
     # every group keeps its mask for the round; attention turns one at a time into a bias
     largest_group = max(load.slots * load.block_length, load.prefill_rows)

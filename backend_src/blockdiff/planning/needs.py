@@ -76,7 +76,7 @@ def _padded(shape: ModelShape, count: int, ways: int) -> int:
 def kv_bytes(shape: ModelShape, dtype: str, context: int) -> int:
     """Keys and values of one request."""
     return sum(
-        _layer_kv_bytes(kind, dtype) * kind.layers * kind.kept_positions(context)
+        _layer_kv_bytes(kind, dtype) * kind.layers * shape.kept_positions(kind, context)
         for kind in shape.attention
     )
 

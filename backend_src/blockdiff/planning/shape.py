@@ -5,6 +5,8 @@ What the formulas of a plan read, whatever the family. Knows no configs, devices
 
 from dataclasses import dataclass, field
 
+from blockdiff.pages import count_pages, default_page_length, round_up
+
 
 @dataclass(frozen=True)
 class AttentionShape:
@@ -16,10 +18,6 @@ class AttentionShape:
     head_dim: int
     has_gate: bool = False
     kept: int | None = None  # committed positions that a sliding window keeps; None: all
-
-    def kept_positions(self, context: int) -> int:
-        """Positions whose keys and values a request of ``context`` tokens keeps."""
-        return context if self.kept is None else min(self.kept, context)
 
     @property
     def query_width(self) -> int:
@@ -100,6 +98,23 @@ class ModelShape:
     unused_parts: tuple[str, ...] = ()  # that a checkpoint may hold all the same
     copied_names: str = ""  # pattern of stored names that repeat other tensors; empty: none
     float32_parts: frozenset[str] = field(default_factory=frozenset)  # in float32 in every dtype
+
+    def kept_positions(self, kind: AttentionShape, context: int) -> int:
+        """Positions that layers of ``kind`` keep of ``context`` tokens: pages, or a window."""
+        if kind.kept is not None:
+            return min(kind.kept, context)
+        return count_pages(context, self.page_length) * self.page_length
+
+    def read_positions(self, kind: AttentionShape, context: int) -> int:
+        """Positions that such layers read of ``context`` committed ones in a round."""
+        if kind.kept is not None:
+            return min(kind.kept, context)
+        return round_up(count_pages(context, self.page_length)) * self.page_length
+
+    @property
+    def page_length(self) -> int:
+        """Positions of a page."""
+        return default_page_length(self.block_length)
 
     @property
     def has_tied_head(self) -> bool:

@@ -1,6 +1,7 @@
-"""Grouped-query attention of padded segments over their slots' caches and their own rows.
+"""Grouped-query attention of padded segments over cached rows in pages and their own rows.
 
-s_ij = q_i . k_j / sqrt(D) over j in [cached rows of the slot < context | own rows]
+s_ij = q_i . k_j / sqrt(D) over j in [cached rows < context | own rows]
+cached row p of a segment lies in its page p // page_length at place p % page_length
 own rows: all of the segment (preview), j <= i (causal commit) or, with p the absolute position and
 B the block length, p_j // B <= p_i // B (block-causal commit);  o_i = sum_j softmax(s_i)_j v_j
 query head h uses key head h // (Hq / Hkv); another factor than 1 / sqrt(D) can be given
@@ -23,7 +24,7 @@ def visibility(
 ) -> Tensor:
     """Which keys a row may see, built once per round: [G, 1, T, cached + T] bool.
 
-    contexts [G] int64: rows of the slot's cache that count; lengths [G] int64: valid own rows;
+    contexts [G] int64: cached rows that count; lengths [G] int64: valid own rows;
     rows T; cached: how many cache rows are read at all (at least the largest context).
     block_lengths [G] int64: ``causal`` goes by blocks of the grid anchored at 0, not by rows.
     """
@@ -45,7 +46,7 @@ def attention(
     value: Tensor,
     cache_key: Tensor,
     cache_value: Tensor,
-    slots: Tensor | None,
+    pages: Tensor | None,
     visible: Tensor | None,
     mask: Tensor | None = None,
     scale: float | None = None,
@@ -53,10 +54,12 @@ def attention(
     """Attend; returns o [G, T, Hq, D] in ``query.dtype``. The caches are only read.
 
     query [G, T, Hq, D]; key, value [G, T, Hkv, D] of the segment's own rows;
-    cache_key, cache_value [slots, Hkv, M, D]; slots [G] int64 (None: their lines are the groups').
+    cache_key, cache_value [Hkv, pages, page_length, D], as they are stored; pages [G, n] int64 of
+    each segment in order of position, n * page_length >= the cached rows (None: nothing is cached).
+    Cached rows that are not visible must be finite: a masked nan would still poison the sum.
     visible: from ``visibility`` (None: nothing cached, no padding, not causal).
     mask [G, T] bool: False rows are padding, whose contents reach nothing (None: none).
     scale: factor of the products (None: 1 / sqrt(D)).
     """
-    past = (cache_key, cache_value, slots)
+    past = (cache_key, cache_value, pages)
     return reference.attention(query, key, value, *past, visible, mask, scale)

@@ -1,4 +1,4 @@
-"""Plain torch definition of attention over a slot cache and own rows. Knows nothing of layers."""
+"""Plain torch definition of attention over pages and own rows. Knows nothing of layers."""
 
 import torch
 from torch import Tensor
@@ -44,13 +44,20 @@ def window_visibility(
     return (exists.unsqueeze(1) & near).unsqueeze(1)
 
 
+def gather(store: Tensor, pages: Tensor) -> Tensor:
+    """Rows [G, Hkv, n * page_length, D] of pages [G, n] of a store [Hkv, pages, page_length, D]."""
+    heads, _, page_length, dim = store.shape
+    found = store.index_select(1, pages.flatten())
+    return found.view(heads, len(pages), pages.shape[1] * page_length, dim).transpose(0, 1)
+
+
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     cache_key: Tensor,
     cache_value: Tensor,
-    slots: Tensor | None,
+    pages: Tensor | None,
     visible: Tensor | None,
     mask: Tensor | None = None,
     scale: float | None = None,
@@ -62,11 +69,9 @@ def attention(
         k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
     cached = 0 if visible is None else visible.shape[-1] - key.shape[1]
     if cached:
-        past_key, past_value = cache_key[:, :, :cached], cache_value[:, :, :cached]
-        if slots is not None:
-            past_key, past_value = (x.index_select(0, slots) for x in (past_key, past_value))
-        k = torch.cat((past_key.to(k.dtype), k), dim=2)
-        v = torch.cat((past_value.to(v.dtype), v), dim=2)
+        assert pages is not None, "cached rows lie in pages"
+        k = torch.cat((gather(cache_key, pages)[:, :, :cached].to(k.dtype), k), dim=2)
+        v = torch.cat((gather(cache_value, pages)[:, :, :cached].to(v.dtype), v), dim=2)
     mixed = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from blockdiff_kernels.moe import reference
 
-# few rows through few experts: computing them all costs less than sorting rows by expert
+# few rows through few small experts: computing them all costs less than sorting rows by expert
 DENSE_EXPERTS = 32
-DENSE_ROWS_TIMES_EXPERTS = 512
+DENSE_FLOPS_OF_A_ROW = 1 << 17
+DENSE_FLOPS = 3 << 19
 
 
 def route(logits: Tensor, top_k: int, is_normalised: bool = True) -> tuple[Tensor, Tensor]:
@@ -49,9 +50,13 @@ def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
     return reference.gated(gate, up, activation)
 
 
-def prefers_all_experts(rows: int, total: int) -> bool:
-    """Whether ``all_experts`` is faster than ``experts`` for so many rows and experts."""
-    return total <= DENSE_EXPERTS and total * rows <= DENSE_ROWS_TIMES_EXPERTS
+def prefers_all_experts(rows: int, down: Tensor) -> bool:
+    """Whether ``all_experts`` is faster than ``experts`` for so many rows; down [E, I, H]."""
+    total, inner, hidden = down.shape
+    # of one row in one expert
+    flops = 6 * inner * hidden
+    is_small = total <= DENSE_EXPERTS and flops <= DENSE_FLOPS_OF_A_ROW
+    return is_small and rows * flops <= DENSE_FLOPS
 
 
 def experts(
@@ -69,7 +74,7 @@ def experts(
     down [E, I, H] (that is: transposed, so that all experts form one matrix).
     """
     total = down.shape[0]
-    if prefers_all_experts(x.shape[0], total):
+    if prefers_all_experts(x.shape[0], down):
         dense = weights.new_zeros(x.shape[0], total + 1).scatter(1, ids, weights)
         return reference.dense_experts(x, dense[:, :total], gate_up, down, activation)
     return reference.grouped_experts(x, weights, ids, gate_up, down, activation)

@@ -89,15 +89,15 @@ def attend(
     for group in layout.groups:
         query, key = group.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         own = (query, key, group.pad(value))
-        past = (keys, values, group.slots)
+        past = (keys, values, group.pages)
         mixed.append(attention(*own, *past, group.visible, group.mask, scale))
     return layout.flatten(mixed)
 
 
 def _write(key: Tensor, value: Tensor, layout: RoundLayout, keys: Tensor, values: Tensor) -> None:
-    """Store rows [R, Hkv, D] of writing segments at (slot, position)."""
+    """Store rows [R, Hkv, D] of writing segments in pages [Hkv, pages, page_length, D]."""
     if layout.written_rows.numel() == 0:
         return
-    place = (layout.written_slots, slice(None), layout.written_positions)
-    keys[place] = key.index_select(0, layout.written_rows)
-    values[place] = value.index_select(0, layout.written_rows)
+    for rows, store in ((key, keys), (value, values)):
+        written = rows.index_select(0, layout.written_rows).transpose(0, 1)
+        store.flatten(1, 2).index_copy_(1, layout.written_places, written)

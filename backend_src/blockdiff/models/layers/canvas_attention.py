@@ -11,7 +11,7 @@ from torch import Tensor
 from blockdiff.cache import CanvasCaches
 from blockdiff.config import AttentionShape
 from blockdiff.models.layers.attention import attend
-from blockdiff.models.layers.canvas_rows import RingGroup, RingLayout
+from blockdiff.models.layers.canvas_rows import RingGroup, RingLayout, RingWave
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.attention import attention
@@ -87,10 +87,12 @@ class SlidingCanvasAttention(CanvasAttention):
         caches: CanvasCaches,
     ) -> Tensor:
         """Query and key heads [R, Hq + Hkv, D] and value [R, Hkv, D] -> [R, Hq, D]."""
-        # A ring may lose what its own rows still see, so these are read before they are written;
-        # canvases come last and see the commit that rides along.
-        mixed = [self._look(turned, value, group, caches) for group in rings.writers]
-        self._write(turned, value, rings, caches)
+        mixed = []
+        for wave in rings.waves:
+            # A ring may lose what its own rows still see, so these are read before they are
+            # written; canvases come last and see the commit that rides along.
+            mixed += [self._look(turned, value, group, caches) for group in wave.groups]
+            self._write(turned, value, wave, caches)
         mixed += [self._look(turned, value, group, caches) for group in rings.canvases]
         return layout.flatten(mixed)
 
@@ -99,20 +101,24 @@ class SlidingCanvasAttention(CanvasAttention):
     ) -> Tensor:
         heads, rows = turned.shape[1] - value.shape[1], group.rows
         query, key = rows.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
-        keys, values = caches.layer_keys[self.index], caches.layer_values[self.index]
-        if group.places is not None:
-            # [G, cached, Hkv, D] -> [G, Hkv, cached, D]
-            where = (rows.slots.unsqueeze(1), slice(None), group.places)
-            keys, values = keys[where].transpose(1, 2), values[where].transpose(1, 2)
-        own = (query, key, rows.pad(value), keys, values)
-        return attention(*own, None, group.visible, rows.mask, NO_SCALING)
+        # every place of the rings is a page of its own
+        keys, values = (self._places(store).unsqueeze(2) for store in self._rings(caches))
+        own, past = (query, key, rows.pad(value)), (keys, values, group.places)
+        return attention(*own, *past, group.visible, rows.mask, NO_SCALING)
 
-    def _write(
-        self, turned: Tensor, value: Tensor, rings: RingLayout, caches: CanvasCaches
-    ) -> None:
-        if rings.kept_rows.numel() == 0:
-            return
-        heads = turned.shape[1] - value.shape[1]
-        place = (rings.kept_slots, slice(None), rings.kept_places)
-        caches.layer_keys[self.index][place] = turned[:, heads:].index_select(0, rings.kept_rows)
-        caches.layer_values[self.index][place] = value.index_select(0, rings.kept_rows)
+    def _write(self, turned: Tensor, value: Tensor, wave: RingWave, caches: CanvasCaches) -> None:
+        key = turned[:, turned.shape[1] - value.shape[1] :]
+        for rows, store in zip((key, value), self._rings(caches), strict=True):
+            kept = rows.index_select(0, wave.kept_rows).transpose(0, 1)
+            self._places(store).index_copy_(1, wave.kept_places, kept)
+            if wave.snapshots is not None:
+                lines, copies = wave.snapshots
+                store.index_copy_(1, copies, store.index_select(1, lines))
+
+    def _rings(self, caches: CanvasCaches) -> tuple[Tensor, Tensor]:
+        return caches.layer_keys[self.index], caches.layer_values[self.index]
+
+    @staticmethod
+    def _places(store: Tensor) -> Tensor:
+        """Rings [Hkv, lines, places, D] laid end to end [Hkv, lines * places, D]."""
+        return store.flatten(1, 2)

@@ -3,14 +3,17 @@
 Complements ``layout``; knows nothing of layers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
+from blockdiff.pages import Ints
+from blockdiff.transfer import to_device
 from blockdiff_kernels.attention import window_visibility
 
 
@@ -24,19 +27,19 @@ class CanvasRows:
     places: Tensor  # [P] in the canvas
 
 
-def find_canvas_rows(batch: RoundBatch) -> CanvasRows:
+def find_canvas_rows(batch: RoundBatch, device: torch.device) -> CanvasRows:
     """Where the canvases of ``batch`` lie."""
-    owner = _owners(batch)
-    is_canvas = (batch.phases == int(Phase.PREVIEW)).index_select(0, owner)
-    rows = is_canvas.nonzero().squeeze(1)
-    owner = owner.index_select(0, rows)
-    first = batch.contexts.index_select(0, owner)
-    return CanvasRows(
-        is_canvas=is_canvas.long(),
-        rows=rows,
-        slots=batch.slots.index_select(0, owner),
-        places=batch.positions.index_select(0, rows) - first,
-    )
+    owners = batch.owners
+    is_canvas = ~batch.is_writing[owners]
+    rows = np.flatnonzero(is_canvas)
+    owners = owners[rows]
+    arrays = {
+        "is_canvas": is_canvas.astype(np.int64),
+        "rows": rows,
+        "slots": batch.slots[owners],
+        "places": batch.positions[rows] - batch.contexts[owners],
+    }
+    return CanvasRows(**to_device(arrays, device))
 
 
 @dataclass
@@ -49,52 +52,98 @@ class RingGroup:
 
 
 @dataclass
-class RingLayout:
-    """Rings of one capacity: where windows are read and which rows are kept."""
+class RingWave:
+    """Writing groups that look at the rings before any of their rows is written."""
 
-    writers: tuple[RingGroup, ...]  # in the order of the layout's groups
-    canvases: tuple[RingGroup, ...]
-    kept_rows: Tensor  # [W] flat rows of writing segments that a later row can still see
-    kept_slots: Tensor  # [W]
+    groups: tuple[RingGroup, ...]  # in the order of the layout's groups
+    kept_rows: Tensor  # [W] flat rows that a later row can still see
     kept_places: Tensor  # [W]
+    snapshots: tuple[Tensor, Tensor] | None  # lines [N] and the lines [N] that get their copies
+
+
+@dataclass
+class RingLayout:
+    """Rings of one capacity: where windows are read and which rows are kept.
+
+    Places are those of all lines laid end to end.
+    """
+
+    waves: tuple[RingWave, ...]
+    canvases: tuple[RingGroup, ...]
 
 
 def build_ring_layout(
     batch: RoundBatch, layout: RoundLayout, window: int, capacity: int
 ) -> RingLayout:
     """Index maps for rings of ``capacity`` places and a sliding ``window`` of positions."""
-    owner = _owners(batch).index_select(0, layout.written_rows)
-    lengths = batch.segment_starts[1:] - batch.segment_starts[:-1]
-    ends = (batch.contexts + lengths).index_select(0, owner)
-    is_kept = layout.written_positions >= ends - capacity
-    groups = [_ring_group(group, window, capacity) for group in layout.groups]
+    groups, arrays = layout.groups, dict[str, Ints]()
+    for number, group in enumerate(groups):
+        places = _read_places(batch, group, capacity)
+        if places is not None:
+            arrays[f"places {number}"] = places
+    members: dict[int, list[int]] = {}
+    for number, group in enumerate(groups):
+        if group.host.wave is not None:
+            members.setdefault(group.host.wave, []).append(number)
+    for wave, numbers in members.items():
+        segments = np.concatenate([groups[number].host.members for number in numbers])
+        for name, array in _wave_arrays(batch, segments, capacity).items():
+            arrays[f"{name} {wave}"] = array
+    moved = to_device(arrays, layout.token_ids.device)
+    rings = [
+        _ring_group(group, moved.get(f"places {number}"), window)
+        for number, group in enumerate(groups)
+    ]
     return RingLayout(
-        writers=tuple(group for group in groups if group.rows.is_writing),
-        canvases=tuple(group for group in groups if not group.rows.is_writing),
-        kept_rows=layout.written_rows[is_kept],
-        kept_slots=layout.written_slots[is_kept],
-        kept_places=layout.written_positions[is_kept] % capacity,
+        waves=tuple(
+            _wave(tuple(rings[number] for number in numbers), moved, wave)
+            for wave, numbers in members.items()
+        ),
+        canvases=tuple(ring for ring in rings if not ring.rows.is_writing),
     )
 
 
-def _ring_group(rows: SegmentGroup, window: int, capacity: int) -> RingGroup:
-    cached = min(int(rows.contexts.max()), capacity)
-    if not cached and not rows.is_writing and rows.lengths is None:
-        return RingGroup(rows, None, None)
-    lengths = rows.lengths
-    if lengths is None:
-        lengths = torch.full_like(rows.contexts, rows.width)
-    sizes = (rows.width, cached, rows.is_writing, window)
+def _read_places(batch: RoundBatch, group: SegmentGroup, capacity: int) -> Ints | None:
+    contexts = batch.contexts[group.host.members, None]
+    cached = min(int(contexts.max()), capacity)
+    if not cached:
+        return None
+    lines = batch.slots[group.host.members, None] * capacity
     # places before position 0 wrap around to rows that are not visible
-    before = torch.arange(-cached, 0, device=rows.contexts.device)
-    return RingGroup(
-        rows=rows,
-        places=(rows.contexts.unsqueeze(1) + before) % capacity if cached else None,
-        visible=window_visibility(rows.contexts, lengths, *sizes),
+    places: Ints = lines + (contexts + np.arange(-cached, 0)) % capacity
+    return places
+
+
+def _wave_arrays(batch: RoundBatch, segments: Ints, capacity: int) -> dict[str, Ints]:
+    """What the writing ``segments`` of one wave leave in the rings."""
+    owners, ends = batch.owners, batch.contexts + batch.lengths
+    is_kept = np.isin(owners, segments) & (batch.positions >= (ends - capacity)[owners])
+    rows = np.flatnonzero(is_kept)
+    lines = batch.slots[owners[rows]]
+    found = {"rows": rows, "kept": lines * capacity + batch.positions[rows] % capacity}
+    if batch.snapshots is not None:
+        chosen = segments[batch.snapshots[segments] >= 0]
+        if len(chosen):
+            found["from"], found["to"] = batch.slots[chosen], batch.snapshots[chosen]
+    return found
+
+
+def _wave(groups: tuple[RingGroup, ...], moved: Mapping[str, Tensor], wave: int) -> RingWave:
+    source = moved.get(f"from {wave}")
+    return RingWave(
+        groups=groups,
+        kept_rows=moved[f"rows {wave}"],
+        kept_places=moved[f"kept {wave}"],
+        snapshots=None if source is None else (source, moved[f"to {wave}"]),
     )
 
 
-def _owners(batch: RoundBatch) -> Tensor:
-    """[R] segment of every row."""
-    lengths = batch.segment_starts[1:] - batch.segment_starts[:-1]
-    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+def _ring_group(rows: SegmentGroup, places: Tensor | None, window: int) -> RingGroup:
+    if places is None and not rows.is_writing and rows.lengths is None:
+        return RingGroup(rows, None, None)
+    width, lengths = rows.host.width, rows.lengths
+    if lengths is None:
+        lengths = torch.full_like(rows.contexts, width)
+    cached = 0 if places is None else places.shape[1]
+    sizes = (width, cached, rows.is_writing, window)
+    return RingGroup(rows, places, window_visibility(rows.contexts, lengths, *sizes))

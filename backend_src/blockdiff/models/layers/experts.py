@@ -52,7 +52,7 @@ class DenseExperts(Experts):
 
     def prefers_all(self, rows: int) -> bool:
         """Whether ``weigh_all`` is the faster way for so many rows."""
-        return prefers_all_experts(rows, self.count)
+        return prefers_all_experts(rows, self.down)
 
     def weigh_all(self, x: Tensor, weights: Tensor) -> Tensor:
         """The same with weights [R, count] of every expert: two matrix products."""

@@ -83,8 +83,14 @@ class GatedDeltaMixer:
 
     def _commit(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches) -> Tensor:
         mixed, state, tail = self._scan(rows, group, caches)
-        caches.layer_states[self.index].index_copy_(0, group.slots, state)
-        caches.layer_tails[self.index].index_copy_(0, group.slots, tail.to(caches.tails.dtype))
+        own = ((caches.layer_states[self.index], state), (caches.layer_tails[self.index], tail))
+        for store, new in own:
+            new = new.to(store.dtype)
+            store.index_copy_(0, group.slots, new)
+            if group.snapshot_lines is not None:
+                assert group.snapshot_members is not None, "they come together"
+                copies = new.index_select(0, group.snapshot_members)
+                store.index_copy_(0, group.snapshot_lines, copies)
         return mixed
 
     def _scan(

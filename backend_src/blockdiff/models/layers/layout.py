@@ -1,55 +1,66 @@
 """Where the rows of a round go: padded segment groups and the way back, computed once per round.
 
-Knows nothing of layers; every layer reads the same layout.
+Made on the host and moved by one transfer. Knows nothing of layers; every layer reads the same
+layout.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from blockdiff.core import Phase
+from blockdiff.cache import LayerCaches
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.page_maps import page_table, read_pages, written_places
 from blockdiff.models.layers.row_blocks import BlockCover, number_blocks
+from blockdiff.models.layers.segments import GroupRows, group_segments, way_back
+from blockdiff.pages import Ints
+from blockdiff.transfer import to_device
 from blockdiff_kernels.attention import visibility
 from blockdiff_kernels.coreset import RowBlocks
 from blockdiff_kernels.rope import rope_angles
-
-# writing segments up to this many rows are not padded to the length of a long prefill chunk
-SHORT_ROWS = 64
 
 
 @dataclass
 class SegmentGroup:
     """Segments processed together as [G, T] rows, padded to the longest."""
 
-    is_writing: bool
-    segments: int
-    width: int
+    host: GroupRows
     slots: Tensor  # [G] int64
     contexts: Tensor  # [G] int64
     lengths: Tensor | None  # [G] int64; None: all segments have T rows
     rows: Tensor | None  # [G * T] int64 flat rows, padding repeats the last; None: the whole round
     mask: Tensor | None  # [G, T] bool, False for padding; None: no padding
-    visible: Tensor | None  # attention visibility [G, 1, T, cached + T]
+    pages: Tensor | None  # [G, n] int64 where cached rows lie; None: nothing is cached
+    visible: Tensor | None  # attention visibility [G, 1, T, n * page_length + T]
+    snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
+    snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
+
+    @property
+    def is_writing(self) -> bool:
+        return self.host.is_writing
 
     def pad(self, x: Tensor) -> Tensor:
         """Flat rows [R, ...] -> [G, T, ...]."""
         picked = x if self.rows is None else x.index_select(0, self.rows)
-        return picked.view(self.segments, self.width, *x.shape[1:])
+        return picked.view(*self.host.rows.shape, *x.shape[1:])
 
 
 @dataclass
 class RoundLayout:
     """Index maps of one round."""
 
-    groups: tuple[SegmentGroup, ...]  # writing groups first, previews after them
+    token_ids: Tensor  # [R] int64
+    positions: Tensor  # [R] int64
+    logit_rows: Tensor  # [L] int64
+    groups: tuple[SegmentGroup, ...]  # wave after wave of writing groups, previews after them
     unpad: Tensor | None  # [R] int64 into the groups' padded rows laid end to end; None: same order
     cos: Tensor  # [R, rotary / 2] float32
     sin: Tensor
     written_rows: Tensor  # [W] flat rows of writing segments
-    written_slots: Tensor  # [W]
-    written_positions: Tensor  # [W]
+    written_places: Tensor  # [W] in pages laid end to end
     blocks: RowBlocks | None  # for routers that look at whole blocks
 
     def flatten(self, parts: list[Tensor]) -> Tensor:
@@ -61,6 +72,7 @@ class RoundLayout:
 
 def build_layout(
     batch: RoundBatch,
+    caches: LayerCaches,
     rotary_dim: int,
     theta: float,
     is_block_causal: bool = False,
@@ -71,79 +83,84 @@ def build_layout(
     Rows of a writing segment see their own segment causally or, for ``is_block_causal``, all of
     their block and the blocks before it. ``cover``: the rows whose blocks routers ask for.
     """
-    starts = batch.segment_starts[:-1]
-    lengths = batch.segment_starts[1:] - starts
-    writing = batch.phases != int(Phase.PREVIEW)
-    chosen = _choose(writing.tolist(), lengths.tolist())
-    groups = tuple(_group(batch, starts, lengths, m, is_block_causal) for m in chosen)
-    cos, sin = rope_angles(batch.positions, rotary_dim, theta)
-    # [R] segment of every row
-    owner = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths)
-    written_rows = writing.index_select(0, owner).nonzero().squeeze(1)
+    groups = group_segments(batch)
+    page_length, table = caches.room.pool.page_length, page_table(batch, caches.room)
+    arrays = {name: getattr(batch, name) for name in ("token_ids", "positions", "logit_rows")}
+    back, count = way_back(groups, len(batch.token_ids)), 0
+    if back is not None:
+        arrays["unpad"] = back
+    arrays["written_rows"], arrays["written_places"] = written_places(batch, table, page_length)
+    if cover is not None:
+        blocks = number_blocks(batch, cover)
+        arrays["blocks"], count = blocks.numbers, blocks.count
+    for number, group in enumerate(groups):
+        pages = read_pages(table, batch.contexts, group, page_length)
+        for name, array in _group_arrays(batch, group, pages, is_block_causal).items():
+            arrays[f"{number}.{name}"] = array
+    moved = to_device(arrays, caches.device)
+    cos, sin = rope_angles(moved["positions"], rotary_dim, theta)
     return RoundLayout(
-        groups=groups,
-        unpad=_way_back(groups, batch.token_ids.shape[0]),
+        token_ids=moved["token_ids"],
+        positions=moved["positions"],
+        logit_rows=moved["logit_rows"],
+        groups=tuple(
+            _group(group, moved, f"{number}.", page_length) for number, group in enumerate(groups)
+        ),
+        unpad=moved.get("unpad"),
         cos=cos,
         sin=sin,
-        written_rows=written_rows,
-        written_slots=batch.slots.index_select(0, owner.index_select(0, written_rows)),
-        written_positions=batch.positions.index_select(0, written_rows),
-        blocks=None if cover is None else number_blocks(batch, owner, cover),
+        written_rows=moved["written_rows"],
+        written_places=moved["written_places"],
+        blocks=None if cover is None else RowBlocks(moved["blocks"], count),
     )
 
 
-def _choose(writing: list[bool], lengths: list[int]) -> list[list[int]]:
-    """Segment numbers of each group that is not empty, in processing order."""
-    assert lengths and min(lengths) > 0, "a round needs segments and a segment needs rows"
-    everyone = range(len(lengths))
-    short = [i for i in everyone if writing[i] and lengths[i] <= SHORT_ROWS]
-    long = [i for i in everyone if writing[i] and lengths[i] > SHORT_ROWS]
-    previews = [i for i in everyone if not writing[i]]
-    return [members for members in (long, short, previews) if members]
+def _group_arrays(
+    batch: RoundBatch, group: GroupRows, pages: Ints | None, is_block_causal: bool
+) -> dict[str, Ints]:
+    """What a group needs on the device; maps that it can do without are left out."""
+    members = group.members
+    found = {
+        "slots": batch.slots[members],
+        "contexts": batch.contexts[members],
+        "lengths": group.lengths,
+    }
+    if group.is_padded or len(members) != len(batch.slots):
+        found["rows"] = group.rows.ravel()
+    if pages is not None:
+        found["pages"] = pages
+    if is_block_causal:
+        found["block_lengths"] = batch.block_lengths[members]
+    if group.is_writing and batch.snapshots is not None:
+        lines = batch.snapshots[members]
+        picked = np.flatnonzero(lines >= 0)
+        if len(picked):
+            found["snapshot_members"], found["snapshot_lines"] = picked, lines[picked]
+    return found
 
 
 def _group(
-    batch: RoundBatch, starts: Tensor, lengths: Tensor, members: list[int], is_block_causal: bool
+    group: GroupRows, moved: Mapping[str, Tensor], own: str, page_length: int
 ) -> SegmentGroup:
-    index = torch.tensor(members, device=starts.device)
-    starts, lengths = starts.index_select(0, index), lengths.index_select(0, index)
-    contexts, slots = batch.contexts.index_select(0, index), batch.slots.index_select(0, index)
-    is_writing = int(batch.phases[members[0]]) != int(Phase.PREVIEW)
-    width, cached = int(lengths.max()), int(contexts.max())
-    is_padded = width * len(members) != int(lengths.sum())
-    steps = torch.arange(width, device=starts.device)
-    rows = (starts.unsqueeze(1) + torch.minimum(steps, lengths.unsqueeze(1) - 1)).flatten()
-    is_whole = not is_padded and len(members) == batch.slots.shape[0]
-    blocks = batch.block_lengths.index_select(0, index) if is_block_causal else None
-    is_plain = cached == 0 and not is_padded and not is_writing
+    contexts, lengths = moved[own + "contexts"], moved[own + "lengths"]
+    pages, blocks = moved.get(own + "pages"), moved.get(own + "block_lengths")
+    cached = 0 if pages is None else pages.shape[1] * page_length
+    mask = None
+    if group.is_padded:
+        mask = torch.arange(group.width, device=lengths.device) < lengths.unsqueeze(1)
+    visible = None
+    if group.is_writing or group.is_padded or cached:
+        sizes = (group.width, cached, group.is_writing)
+        visible = visibility(contexts, lengths, *sizes, blocks)
     return SegmentGroup(
-        is_writing=is_writing,
-        segments=len(members),
-        width=width,
-        slots=slots,
+        host=group,
+        slots=moved[own + "slots"],
         contexts=contexts,
-        lengths=lengths if is_padded else None,
-        rows=None if is_whole else rows,
-        mask=steps < lengths.unsqueeze(1) if is_padded else None,
-        visible=None
-        if is_plain
-        else visibility(contexts, lengths, width, cached, is_writing, blocks),
+        lengths=lengths if group.is_padded else None,
+        rows=moved.get(own + "rows"),
+        mask=mask,
+        pages=pages,
+        visible=visible,
+        snapshot_members=moved.get(own + "snapshot_members"),
+        snapshot_lines=moved.get(own + "snapshot_lines"),
     )
-
-
-def _way_back(groups: tuple[SegmentGroup, ...], total: int) -> Tensor | None:
-    """For every flat row, where it lies in the groups' padded rows laid end to end."""
-    if len(groups) == 1 and groups[0].rows is None:
-        return None
-    back = torch.empty(total, dtype=torch.int64, device=groups[0].slots.device)
-    offset = 0
-    for group in groups:
-        assert group.rows is not None
-        places = torch.arange(offset, offset + group.rows.shape[0], device=back.device)
-        rows = group.rows
-        if group.mask is not None:
-            keep = group.mask.flatten()
-            rows, places = rows[keep], places[keep]
-        back[rows] = places
-        offset += group.rows.shape[0]
-    return back

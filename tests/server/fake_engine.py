@@ -148,6 +148,7 @@ class FakeEngine:
             token_ids=tuple(ids),
             log_probs=(-0.5,) * len(ids),
             denoise_steps=2,
+            threshold=0.75 if index else 0.875,
             num_input_tokens=len(answer.request.input_ids),
             **ending,
         )

@@ -183,6 +183,7 @@ OUTPUTS: tuple[Output, ...] = (
     Output("num_output_tokens", _I, "tokens of this response"),
     Output("block_index", _I, "number of the (last) block in this response"),
     Output("denoise_steps_used", _I, "previews spent on this response"),
+    Output("threshold_used", _F, "lowest threshold of this response's blocks; -1: none had one"),
     Output("is_final", _B, "true on the last response"),
     Output("output_log_probs", _F, "one per token, when asked for", is_list=True),
 )

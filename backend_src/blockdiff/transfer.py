@@ -4,6 +4,7 @@ Knows nothing of what the arrays mean.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +37,20 @@ def move_packed(arrays: Mapping[str, Array], device: torch.device) -> dict[str, 
     return moved
 
 
-def fetch(tensors: Sequence[Tensor]) -> list[npt.NDArray[np.float64]]:
-    """Host copies as float64, by one transfer; integers are exact up to 2 ** 53."""
-    flat = torch.cat([tensor.double().flatten() for tensor in tensors]).cpu().numpy()
-    ends = np.cumsum([tensor.numel() for tensor in tensors])
-    parts = np.split(flat, ends[:-1])
-    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+def fetch(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    """Host copies; tensors of the host share their memory with the arrays."""
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return [tensor.numpy() for tensor in tensors]
+    return fetch_packed(tensors)
+
+
+def fetch_packed(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    """Host copies by one transfer, of elements of 4 or 8 bytes."""
+    words = [tensor.contiguous().view(-1).view(torch.int32) for tensor in tensors]
+    flat = torch.cat(words).cpu()
+    parts = flat.split([part.numel() for part in words])
+    # a copy has the alignment that 8-byte elements need
+    return [
+        part.clone().view(tensor.dtype).view(tensor.shape).numpy()
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]

@@ -17,6 +17,7 @@ from blockdiff.decoding import (
     scheduled_counts,
 )
 from blockdiff.decoding.noise import gumbel_noise
+from blockdiff.decoding.sampling import Draws
 
 VOCAB = 50
 
@@ -42,7 +43,7 @@ def test_accept_follows_its_definition(data: st.DataObject) -> None:
     minimum = np.array(data.draw(st.lists(st.integers(1, 9), min_size=groups, max_size=groups)))
     limits = st.sampled_from([0.0, 0.2, 0.5, 1.0, float("inf")])
     threshold = np.array(data.draw(st.lists(limits, min_size=groups, max_size=groups)), np.float32)
-    got = accept(*(torch.from_numpy(x) for x in (confidence, masked, minimum, threshold))).numpy()
+    got = accept(confidence, masked, minimum, threshold)
     for group in range(groups):
         places = [p for p in range(width) if masked[group, p]]
         best = sorted(places, key=lambda p: (-confidence[group, p], p))
@@ -63,31 +64,19 @@ def sampling(rows: int, **changes: Any) -> RowSampling:
     """Every row sampled at temperature 1 with its own key, nothing banned."""
     where = np.arange(rows)
     fields = {
-        "banned_rows": torch.zeros(0, dtype=torch.int64),
-        "banned_ids": torch.zeros(0, dtype=torch.int64),
-        "sampled_rows": torch.arange(rows),
+        "rows": torch.arange(rows),
         "temperature": torch.ones(rows),
         "top_k": torch.zeros(rows, dtype=torch.int64),
         "top_p": torch.ones(rows),
         "keys": torch.from_numpy(noise_keys(np.full(rows, 7, np.uint64), where, where * 0)),
         "has_filters": False,
     }
-    return RowSampling(**{**fields, **changes})
-
-
-def no_rows() -> dict[str, torch.Tensor]:
-    return {
-        "sampled_rows": torch.zeros(0, dtype=torch.int64),
-        "temperature": torch.zeros(0),
-        "top_k": torch.zeros(0, dtype=torch.int64),
-        "top_p": torch.zeros(0),
-        "keys": torch.zeros((0, 2), dtype=torch.int64),
-    }
+    return RowSampling(draws=Draws(**{**fields, **changes}))
 
 
 def test_greedy_takes_the_best_and_its_probability() -> None:
     logits = torch.randn(20, VOCAB)
-    tokens, log_confidence = choose_tokens(logits.clone(), sampling(20, **no_rows()))
+    tokens, log_confidence = choose_tokens(logits.clone(), RowSampling())
     assert tokens.tolist() == logits.argmax(dim=1).tolist()
     wanted = torch.log_softmax(logits, dim=1).max(dim=1).values
     torch.testing.assert_close(log_confidence, wanted)
@@ -96,10 +85,11 @@ def test_greedy_takes_the_best_and_its_probability() -> None:
 def test_banned_tokens_are_never_chosen_and_do_not_change_probabilities() -> None:
     logits = torch.randn(8, VOCAB)
     best = logits.argmax(dim=1)
-    banned = {"banned_rows": torch.arange(8), "banned_ids": best}
-    for rows in ({}, no_rows()):
-        tokens, log_confidence = choose_tokens(logits.clone(), sampling(8, **banned, **rows))
-        assert (tokens != best).all()
+    pairs, column = (torch.arange(8), best), int(best[0])
+    for draws in (sampling(8).draws, None):
+        rules = RowSampling(never=(column,), banned=pairs, draws=draws)
+        tokens, log_confidence = choose_tokens(logits.clone(), rules)
+        assert (tokens != best).all() and (tokens != column).all()
         wanted = torch.log_softmax(logits, dim=1).gather(1, tokens[:, None])[:, 0]
         torch.testing.assert_close(log_confidence, wanted)
 

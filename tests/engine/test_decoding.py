@@ -12,7 +12,7 @@ from blockdiff.core import FinishReason, Mode, Phase, Request
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import ModelCaches, RoundBatch
-from blockdiff.transfer import move_packed
+from blockdiff.transfer import fetch_packed, move_packed
 
 from .fakes import EOS, MASK, VOCAB, HashModel, ScriptModel, decode_alone, ids, info, request, run
 
@@ -214,7 +214,8 @@ def test_packed_transfers_give_the_same_rounds(monkeypatch: pytest.MonkeyPatch) 
     model = HashModel()
     wanted = [request(uid, [uid + 1], temperature=uid % 2, max_tokens=9) for uid in range(4)]
     direct = run(Engine(model), wanted)
-    monkeypatch.setattr("blockdiff.engine.forward.to_device", move_packed)
+    monkeypatch.setattr("blockdiff.engine.row_rules.to_device", move_packed)
+    monkeypatch.setattr("blockdiff.engine.forward.fetch", fetch_packed)
     assert run(Engine(model), wanted) == direct
 
 

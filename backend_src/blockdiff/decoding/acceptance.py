@@ -1,13 +1,15 @@
 """Which positions of a canvas get their tokens after a preview.
 
-Works on padded tensors, one line per request of the round.
+Works on padded arrays on the host, one line per request of the round.
 Knows nothing of token ids, requests or caches.
 """
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
 
 # a slot's algorithm is stored as its number here
 ALGORITHMS = ("low_confidence", "sequential", "entropy_bounded")
@@ -15,62 +17,63 @@ LOW_CONFIDENCE, SEQUENTIAL, ENTROPY_BOUNDED = range(3)
 NO_THRESHOLD = float("inf")
 
 
-def accept(confidence: Tensor, masked: Tensor, minimum: Tensor, threshold: Tensor) -> Tensor:
+def accept(confidence: Floats, masked: Flags, minimum: Ints, threshold: Floats) -> Flags:
     """Accept every masked position above its threshold, and at least the ``minimum`` best ones.
 
-    confidence [G, B] float32, masked [G, B] bool (padding is not masked), minimum [G] int64 (at
-    least 1, so that every preview makes progress), threshold [G] float32 (compared with ``>``).
-    Returns [G, B] bool. Equal confidences are taken from the left.
+    confidence [G, B], masked [G, B] (padding is not masked), minimum [G] (at least 1, so that every
+    preview makes progress), threshold [G] (compared with ``>``). Returns [G, B]. Equal confidences
+    are taken from the left.
     """
-    ranked = torch.where(masked, confidence, -1.0)
-    above = ((ranked > threshold[:, None]) & masked).sum(dim=1)
-    return _take_best(ranked, masked, torch.maximum(above, minimum))
+    above: Flags = masked & (confidence > threshold[:, None])
+    count = above.sum(axis=1)
+    if (count >= minimum).all():
+        return above
+    return _take_best(confidence, masked, np.maximum(count, minimum))
 
 
 def accept_by(
-    algorithm: Tensor,
-    confidence: Tensor,
-    entropy: Tensor,
-    masked: Tensor,
-    minimum: Tensor,
-    limit: Tensor,
-) -> Tensor:
-    """As ``accept``, with an algorithm [G] int64 per line (numbers in ``ALGORITHMS``).
+    algorithm: Ints,
+    confidence: Floats,
+    entropy: Floats,
+    masked: Flags,
+    minimum: Ints,
+    limit: Floats,
+) -> Flags:
+    """As ``accept``, with an algorithm [G] per line (numbers in ``ALGORITHMS``).
 
     ``sequential`` takes the ``minimum`` first masked positions. ``entropy_bounded`` takes those of
     lowest entropy [G, B] (nats, of the whole distribution) while their sum stays below ``limit``
-    [G] float32, and at least ``minimum``; for ``low_confidence`` the limit is the threshold.
+    [G], and at least ``minimum``; for ``low_confidence`` the limit is the threshold.
     """
     rule = algorithm[:, None]
-    places = torch.arange(masked.shape[1], device=masked.device, dtype=confidence.dtype)
-    score = torch.where(rule == SEQUENTIAL, -places, confidence)
-    score = torch.where(rule == ENTROPY_BOUNDED, -entropy, score)
-    lowest = torch.where(masked, entropy, torch.inf).sort(dim=1).values.cumsum(dim=1)
-    bounded = (lowest < limit[:, None]).sum(dim=1)
-    above = ((confidence > limit[:, None]) & masked).sum(dim=1)
-    count = torch.where(algorithm == ENTROPY_BOUNDED, bounded, above)
-    count = torch.where(algorithm == SEQUENTIAL, 0, count)
-    ranked = torch.where(masked, score, -torch.inf)
-    return _take_best(ranked, masked, torch.maximum(count, minimum))
+    places = np.arange(masked.shape[1], dtype=np.float32)
+    score = np.where(rule == SEQUENTIAL, -places, confidence)
+    score = np.where(rule == ENTROPY_BOUNDED, -entropy, score)
+    lowest = np.sort(np.where(masked, entropy, np.inf), axis=1)
+    sums = lowest.cumsum(axis=1, dtype=np.float64).astype(np.float32)
+    bounded = (sums < limit[:, None]).sum(axis=1)
+    above = ((confidence > limit[:, None]) & masked).sum(axis=1)
+    count = np.where(algorithm == ENTROPY_BOUNDED, bounded, above)
+    count = np.where(algorithm == SEQUENTIAL, 0, count)
+    return _take_best(score, masked, np.maximum(count, minimum))
 
 
-def find_edits(
-    confidence: Tensor, is_other: Tensor, is_editable: Tensor, threshold: Tensor
-) -> Tensor:
-    """Decided positions that change their token: [G, B] bool.
+def find_edits(confidence: Floats, is_other: Flags, is_editable: Flags, threshold: Floats) -> Flags:
+    """Decided positions that change their token: [G, B].
 
     is_other [G, B]: the preview's token differs from the canvas; is_editable [G, B]: neither
-    masked nor prompt, of a request that edits; threshold [G] float32 (compared with ``>``).
+    masked nor prompt, of a request that edits; threshold [G] (compared with ``>``).
     """
-    return is_editable & is_other & (confidence > threshold[:, None])
+    edits: Flags = is_editable & is_other & (confidence > threshold[:, None])
+    return edits
 
 
-def _take_best(ranked: Tensor, masked: Tensor, count: Tensor) -> Tensor:
-    """The ``count`` [G] masked positions of highest rank [G, B], equal ones from the left."""
-    order = torch.argsort(ranked, dim=1, descending=True, stable=True)
-    places = torch.arange(ranked.shape[1], device=ranked.device).expand_as(order)
-    rank = torch.empty_like(order).scatter_(1, order, places)
-    return masked & (rank < count[:, None])
+def _take_best(score: Floats, masked: Flags, count: Ints) -> Flags:
+    """The ``count`` [G] masked positions of highest score [G, B], equal ones from the left."""
+    order = np.argsort(np.where(masked, -score, np.inf), axis=1, kind="stable")
+    rank = np.argsort(order, axis=1)
+    best: Flags = masked & (rank < count[:, None])
+    return best
 
 
 def scheduled_minimum(

@@ -32,7 +32,8 @@ def choose_alternatives(logits: Tensor, sampling: RowSampling, controls: Control
     """
     log_total = torch.logsumexp(logits, dim=1)
     mask = logits[:, controls.mask] - log_total
-    other, other_log_probs = choose_tokens(logits, sampling)
+    other, _ = choose_tokens(logits, sampling)
+    other_log_probs = logits.gather(1, other[:, None])[:, 0] - log_total
     is_mask = (mask > other_log_probs) | ((mask == other_log_probs) & (controls.mask < other))
     logits[:, [controls.delete, controls.split]] = _NEVER
     best, final = logits.max(dim=1)

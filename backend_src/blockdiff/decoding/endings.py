@@ -34,7 +34,9 @@ def find_endings(
     """
     places = np.arange(canvas.shape[1])[None, :]
     settled = np.where(masked.any(axis=1), masked.argmax(axis=1), block_length)
-    is_eos = (canvas[:, :, None] == eos_ids[:, None, :]).any(axis=2)
+    is_eos = np.zeros(canvas.shape, np.bool_)
+    for used in np.flatnonzero((eos_ids >= 0).any(axis=0)):
+        is_eos |= canvas == eos_ids[:, used, None]
     is_eos &= (places >= first_ending[:, None]) & (places < settled[:, None])
     eos = np.where(is_eos.any(axis=1), is_eos.argmax(axis=1), -1)
     return Ending(settled.astype(np.int64), eos.astype(np.int64))

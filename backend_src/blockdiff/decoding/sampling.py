@@ -6,29 +6,25 @@ Knows nothing of blocks, acceptance or caches.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from blockdiff.decoding.noise import gumbel_noise, noise_keys
 
-__all__ = ["RowSampling", "choose_tokens", "noise_keys"]
+__all__ = ["Draws", "RowSampling", "choose_tokens", "noise_keys"]
 
 _NEVER = float("-inf")
 # A smaller one is as good as greedy and would make infinities of logits.
 _LEAST_TEMPERATURE = 1e-30
 
 
-@dataclass(frozen=True)
-class RowSampling:
-    """How to choose for the L rows of a round. Filled by the engine, one device tensor each."""
+class Draws(NamedTuple):
+    """The N rows that are drawn, one device tensor each."""
 
-    banned_rows: Tensor
-    """[K] int64, with ``banned_ids``: pairs that must not be chosen."""
-    banned_ids: Tensor
-    """[K] int64"""
-    sampled_rows: Tensor
-    """[N] int64, rows with a temperature; all others are greedy."""
+    rows: Tensor
+    """[N] int64"""
     temperature: Tensor
     """[N] float32, above 0"""
     top_k: Tensor
@@ -41,19 +37,37 @@ class RowSampling:
     """Whether any row uses top-k or top-p."""
 
 
+@dataclass(frozen=True)
+class RowSampling:
+    """How to choose for the L rows of a round. Filled by the engine."""
+
+    never: tuple[int, ...] = ()
+    """Ids that no row may choose."""
+    banned: tuple[Tensor, Tensor] | None = None
+    """Rows and ids, [K] int64 on the device: pairs that must not be chosen."""
+    draws: Draws | None = None
+    """None: every row is greedy."""
+
+    def ban(self, scores: Tensor) -> None:
+        """Overwrite scores [L, V] of what may not be chosen."""
+        for token in self.never:
+            scores[:, token] = _NEVER
+        if self.banned is not None:
+            scores[self.banned] = _NEVER
+
+
 def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor]:
     """Token ids [L] int64 and log confidences [L] float32 for ``logits`` [L, V] float32.
 
-    ``logits`` is overwritten at the banned pairs.
+    ``logits`` is overwritten where a choice is barred.
     """
-    log_total = torch.logsumexp(logits, dim=1)
-    if sampling.banned_rows.numel():
-        logits[sampling.banned_rows, sampling.banned_ids] = _NEVER
-    best, tokens = logits.max(dim=1)
-    if sampling.sampled_rows.numel():
-        tokens[sampling.sampled_rows] = _sample(logits[sampling.sampled_rows], sampling)
-        best = logits.gather(1, tokens[:, None])[:, 0]
-    return tokens, best - log_total
+    log_probs = torch.log_softmax(logits, dim=1)
+    sampling.ban(logits)
+    tokens = logits.argmax(dim=1)
+    if sampling.draws is not None:
+        rows = sampling.draws.rows
+        tokens[rows] = _sample(logits[rows], sampling.draws)
+    return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
 
 
 def entropies(logits: Tensor) -> Tensor:
@@ -62,12 +76,12 @@ def entropies(logits: Tensor) -> Tensor:
     return torch.special.entr(log_probs.exp()).sum(dim=1)
 
 
-def _sample(logits: Tensor, sampling: RowSampling) -> Tensor:
+def _sample(logits: Tensor, draws: Draws) -> Tensor:
     """Gumbel-max draw [N] from ``logits`` [N, V]."""
-    scores = logits / sampling.temperature.clamp_min(_LEAST_TEMPERATURE)[:, None]
-    if sampling.has_filters:
-        scores = _filter(scores, sampling.top_k, sampling.top_p)
-    return (scores + gumbel_noise(sampling.keys, scores.shape[1])).argmax(dim=1)
+    scores = logits / draws.temperature.clamp_min(_LEAST_TEMPERATURE)[:, None]
+    if draws.has_filters:
+        scores = _filter(scores, draws.top_k, draws.top_p)
+    return (scores + gumbel_noise(draws.keys, scores.shape[1])).argmax(dim=1)
 
 
 def _filter(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -74,14 +74,14 @@ class InsertDelete:
         """Which of ``slots`` decide their blocks this way."""
         return table.is_editing[slots] & self._is_offered
 
-    def barred_tokens(self, table: SlotTable, slots: Ints) -> Ints:
-        """Control tokens that the best token of a row may not be, [L, 3], -1 for none.
+    def never(self, is_asked: bool) -> tuple[int, ...]:
+        """Control tokens that no row may choose; ``is_asked``: some rows edit this way.
 
-        slots [L]. Where insert and delete editing asks for them, the mask alone.
+        Their best token is then asked for with the mask barred, and the other control tokens are
+        barred for the rows that do not.
         """
-        barred = np.broadcast_to(np.array(self.controls, np.int64), (len(slots), 3)).copy()
-        barred[self.edits(table, slots), 1:] = NEVER
-        return barred
+        wanted = self.controls[:1] if is_asked else self.controls
+        return tuple(token for token in wanted if token >= 0)
 
     def decide(
         self, table: SlotTable, slots: Ints, choices: Choices, resample: Resample

@@ -19,7 +19,8 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
-from blockdiff.engine.forward import SAMPLED_TILE, banned_tokens, make_batch, run_hidden
+from blockdiff.engine.forward import SAMPLED_TILE, make_batch, run_hidden
+from blockdiff.engine.row_rules import early_endings
 from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
@@ -145,8 +146,7 @@ def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, 
     """What the rows of the canvases need besides their logits."""
     slots = plan.group_slots[plan.row_groups]
     left = (table.step[slots], table.schedule_steps[slots])
-    nothing_barred = np.zeros((len(slots), 0), np.int64)
-    banned_rows, banned_ids = banned_tokens(table, slots, places.positions, nothing_barred)
+    banned_rows, banned_ids = early_endings(table, slots, places.positions)
     return {
         "slots": slots,
         "places": plan.row_places,

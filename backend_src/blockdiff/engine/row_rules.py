@@ -1,0 +1,106 @@
+"""How each decided row of a round may choose its token: what is barred, and which rows are drawn.
+
+Knows the slot table and the plan; knows nothing of logits or of what is accepted.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from blockdiff.decoding.sampling import Draws, RowSampling, noise_keys
+from blockdiff.engine.insert_delete import InsertDelete
+from blockdiff.scheduler import RoundPlan, SlotTable
+from blockdiff.scheduler.table import Flags, Ints
+from blockdiff.transfer import Array, to_device
+
+# rows and ids, [K] each, in order of rows
+Pairs = tuple[Ints, Ints]
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """Rules of all L rows, on the host; a tile of them goes to the device at a time."""
+
+    never: tuple[int, ...]
+    """Ids that no row may choose."""
+    banned: Pairs | None
+    draws: dict[str, npt.NDArray[Any]] | None
+    """Arrays of ``Draws`` by name; None: every row is greedy."""
+
+    def tile(self, start: int, end: int, device: torch.device) -> RowSampling:
+        """The rules of rows ``start`` to ``end``, numbered from 0, as tensors of ``device``."""
+        if self.banned is None and self.draws is None:
+            return RowSampling(self.never)
+        arrays: dict[str, Array] = {}
+        if self.banned is not None:
+            rows, ids = self.banned
+            part = slice(*np.searchsorted(rows, [start, end]).tolist())
+            arrays |= {"banned_rows": rows[part] - start, "banned_ids": ids[part]}
+        has_filters = False
+        if self.draws is not None:
+            own = self.draws
+            part = slice(*np.searchsorted(own["rows"], [start, end]).tolist())
+            drawn = {name: values[part] for name, values in own.items()}
+            has_filters = bool((drawn["top_k"] > 0).any() or (drawn["top_p"] < 1).any())
+            arrays |= {**drawn, "rows": drawn["rows"] - start}
+        moved = to_device(arrays, device)
+        pairs = None if self.banned is None else (moved.pop("banned_rows"), moved.pop("banned_ids"))
+        is_drawn = self.draws is not None and len(arrays["rows"]) > 0
+        return RowSampling(
+            self.never, pairs, Draws(**moved, has_filters=has_filters) if is_drawn else None
+        )
+
+
+def make_rules(
+    table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete, is_edited: Flags
+) -> RowRules:
+    """Rules of the decided rows of ``plan``; is_edited [G]: groups with insertions, deletions."""
+    slots = plan.group_slots
+    can_end_early = (table.eos_allowed_from[slots] > table.block_start[slots]).any()
+    is_drawn = table.temperature[slots] > 0
+    never = insert_delete.never(bool(is_edited.any()))
+    if not (can_end_early or is_drawn.any() or is_edited.any()):
+        return RowRules(never, None, None)
+    row_slots = slots[plan.row_groups]
+    positions = table.block_start[row_slots] + plan.row_places
+    banned = early_endings(table, row_slots, positions) if can_end_early else None
+    if is_edited.any():
+        others = np.flatnonzero(~is_edited[plan.row_groups])
+        banned = _join(banned, _every(others, insert_delete.never(False)))
+    draws = _draws(table, row_slots, positions) if is_drawn.any() else None
+    return RowRules(never, banned, draws)
+
+
+def early_endings(table: SlotTable, slots: Ints, positions: Ints) -> Pairs:
+    """Pairs of rows [L] and the end tokens of their requests, where it is too early for these."""
+    early = np.flatnonzero(positions < table.eos_allowed_from[slots])
+    eos = table.eos_ids[slots[early]]
+    rows, columns = np.nonzero(eos >= 0)
+    return early[rows], eos[rows, columns]
+
+
+def _every(rows: Ints, ids: tuple[int, ...]) -> Pairs:
+    return np.repeat(rows, len(ids)), np.tile(np.array(ids, np.int64), len(rows))
+
+
+def _join(some: Pairs | None, others: Pairs) -> Pairs:
+    if some is None:
+        return others
+    rows = np.concatenate([some[0], others[0]])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], np.concatenate([some[1], others[1]])[order]
+
+
+def _draws(table: SlotTable, slots: Ints, positions: Ints) -> dict[str, npt.NDArray[Any]]:
+    rows = np.flatnonzero(table.temperature[slots] > 0)
+    chosen = slots[rows]
+    return {
+        "rows": rows,
+        "temperature": table.temperature[chosen],
+        "top_k": table.top_k[chosen],
+        "top_p": table.top_p[chosen],
+        "keys": noise_keys(table.seed[chosen], positions[rows], table.step[chosen]),
+    }

@@ -14,6 +14,10 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 SMALLEST_PAGE = 16
+# state lines that keep states of prefixes, unless a budget says otherwise
+SNAPSHOTS_PER_SLOT = 2
+# of a pool; never written, for whoever holds no page but is read together with others
+EMPTY_PAGES = 1
 # sizes up to this many are buckets of their own
 EXACT_SIZES = 16
 NO_SNAPSHOT = -1

@@ -8,7 +8,6 @@ decoding loop: one request, one position at a time, no batching, no riding commi
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,21 +38,39 @@ def info(**changes: Any) -> ModelInfo:
     return ModelInfo(**{**facts, **changes})
 
 
-@dataclass
-class FakeCaches:
-    room: CacheRoom
-    tokens: list[list[int]] = field(default_factory=list)
+NOT_WRITTEN = -1
 
-    def __post_init__(self) -> None:
-        self.tokens = [[] for _ in range(self.room.num_slots)]
+
+class FakeCaches:
+    """Tokens by page and, as the state of a slot, everything committed in it."""
+
+    def __init__(self, room: CacheRoom) -> None:
+        self.room = room
+        self.pages = np.full((room.pool.pages, room.pool.page_length), NOT_WRITTEN)
+        self.states: list[tuple[int, ...] | None] = [None] * room.lines
 
     def prepare(self, work: CacheWork) -> None:
+        self.pages[work.copy_to] = self.pages[work.copy_from]
+        self.pages[work.cleared] = NOT_WRITTEN
         for slot in work.reset_slots.tolist():
-            self.tokens[slot] = []
+            self.states[slot] = ()
+        for source, target in zip(work.restore_from, work.restore_to, strict=True):
+            self.states[target] = self.states[source]
+
+    def read(self, pages: npt.NDArray[np.int64], length: int) -> list[int]:
+        return [int(token) for token in self.pages[pages].ravel()[:length]]
+
+    def write(self, pages: npt.NDArray[np.int64], start: int, tokens: Sequence[int]) -> None:
+        places = np.arange(start, start + len(tokens))
+        size = self.pages.shape[1]
+        assert len(tokens) + start <= self.room.max_context, "cache overrun"
+        self.pages[pages[places // size], places % size] = tokens
 
 
 class FakeModel:
     """Checks the rules of a round and leaves the logits to ``rows``. Hidden rows are logits."""
+
+    state_bytes = 8
 
     def __init__(self, facts: ModelInfo | None = None) -> None:
         self.info = facts or info()
@@ -71,7 +88,7 @@ class FakeModel:
         return FakeCaches(make_room(num_slots, max_context, self.info.block_length, pool))
 
     def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
-        return CacheSizes(page_bytes=page_length, state_bytes=0)
+        return CacheSizes(page_bytes=page_length, state_bytes=self.state_bytes)
 
     def head(self, hidden: Tensor) -> Tensor:
         return hidden.clone()
@@ -88,20 +105,28 @@ class FakeModel:
         starts = batch.segment_starts.tolist()
         answers: list[Array] = []
         self.rounds.append([])
+        assert batch.pages is not None and batch.snapshots is not None, "the engine names them"
+        phases = [Phase(phase) for phase in batch.phases.tolist()]
+        assert phases == sorted(phases, key=lambda phase: phase is Phase.PREVIEW), "previews last"
         for number, (phase, slot, context) in enumerate(
-            zip(batch.phases.tolist(), batch.slots.tolist(), batch.contexts.tolist(), strict=True)
+            zip(phases, batch.slots.tolist(), batch.contexts.tolist(), strict=True)
         ):
             rows = slice(starts[number], starts[number + 1])
             seen = batch.token_ids[rows].tolist()
-            prefix = caches.tokens[slot]
-            assert context == len(prefix), "context is not what is committed"
+            pages = batch.pages[number]
+            prefix = caches.read(pages, context)
+            assert NOT_WRITTEN not in prefix, "context is not what is committed"
+            if self.state_bytes:
+                assert caches.states[slot] == tuple(prefix), "the state is of other tokens"
             assert batch.positions[rows].tolist() == list(range(context, context + len(seen)))
-            self.rounds[-1].append((Phase(phase), slot, len(seen)))
-            is_preview = phase == Phase.PREVIEW
+            self.rounds[-1].append((phase, slot, len(seen)))
+            is_preview = phase is Phase.PREVIEW
             answers.append(self.rows(prefix, seen, is_preview))
             if not is_preview:
-                prefix.extend(seen)
-                assert len(prefix) <= caches.room.max_context, "cache overrun"
+                caches.write(pages, context, seen)
+                caches.states[slot] = (*prefix, *seen)
+                if batch.snapshots[number] >= 0:
+                    caches.states[int(batch.snapshots[number])] = caches.states[slot]
         flat = np.concatenate(answers)[batch.logit_rows]
         return torch.from_numpy(flat.astype(np.float32)).reshape(-1, self.info.vocab_size)
 

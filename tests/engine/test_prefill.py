@@ -16,15 +16,19 @@ from .fakes import HashModel, decode_alone, ids, info, request, run
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 4, 8])), max_size=6),
+    st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from([1, 4, 8]), st.integers(0, 2)), max_size=6
+    ),
     st.integers(1, 64),
 )
 def test_shares_are_whole_granules_and_the_oldest_advances(
-    newcomers: list[tuple[int, int]], budget: int
+    newcomers: list[tuple[int, int, int]], budget: int
 ) -> None:
-    granule = np.array([g for _, g in newcomers], np.int64)
-    remaining = np.array([count * g for count, g in newcomers], np.int64)
-    chunks = share_budget(remaining, granule, budget)
+    newcomers = sorted(newcomers, key=lambda one: one[2])
+    granule = np.array([g for _, g, _ in newcomers], np.int64)
+    remaining = np.array([count * g for count, g, _ in newcomers], np.int64)
+    priority = np.array([p for _, _, p in newcomers], np.int64)
+    chunks = share_budget(remaining, granule, priority, budget)
     assert (chunks >= 0).all() and (chunks <= remaining).all()
     assert (chunks % np.maximum(granule, 1) == 0).all()
     if newcomers:
@@ -37,9 +41,16 @@ def test_shares_are_whole_granules_and_the_oldest_advances(
 
 def test_shares_are_equal_and_short_prompts_pass_on_theirs() -> None:
     ones = np.ones(3, np.int64)
-    assert share_budget(np.array([100, 100, 100]), ones, 30).tolist() == [10, 10, 10]
-    assert share_budget(np.array([100, 4, 100]), ones, 30).tolist() == [13, 4, 13]
-    assert share_budget(np.array([100]), ones[:1], 30).tolist() == [30]
+    assert share_budget(np.array([100, 100, 100]), ones, ones, 30).tolist() == [10, 10, 10]
+    assert share_budget(np.array([100, 4, 100]), ones, ones, 30).tolist() == [13, 4, 13]
+    assert share_budget(np.array([100]), ones[:1], ones[:1], 30).tolist() == [30]
+
+
+def test_first_priority_goes_first_and_the_others_do_not_starve() -> None:
+    ones, priority = np.ones(3, np.int64), np.array([0, 0, 1])
+    assert share_budget(np.array([100, 100, 100]), ones, priority, 32).tolist() == [14, 14, 4]
+    assert share_budget(np.array([10, 10, 100]), ones, priority, 32).tolist() == [10, 10, 12]
+    assert share_budget(np.array([100, 100, 1]), ones, priority, 32).tolist() == [15, 16, 1]
 
 
 @pytest.mark.parametrize("prompt_length", [1, 7, 8, 9, 40])

@@ -27,7 +27,7 @@ def memory_bar(made: Plan) -> list[Text]:
     sizes = {
         "weights": demand.weights,
         "kv_cache": demand.kv_cache,
-        "recurrent_state": demand.recurrent_state,
+        "recurrent_state": demand.recurrent_state + demand.kept_states,
         "round": max(demand.activations, demand.sampling),
         "overhead": demand.overhead,
     }

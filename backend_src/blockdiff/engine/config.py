@@ -18,6 +18,18 @@ class EngineConfig:
     """Largest ``max_tokens`` of a request."""
     num_threads: int | None = None
     """CPU threads of torch; None leaves torch's own choice."""
+    kv_cache_bytes: int | None = None
+    """Keys and values of all requests and kept prefixes; None: room for every slot's longest."""
+    page_length: int | None = None
+    """Positions per page, a multiple of the block length; None: the first from 16 on."""
+    prefix_cache: bool = True
+    """Whether what has been committed is kept for requests that begin with the same tokens."""
+    snapshot_bytes: int | None = None
+    """Kept recurrent states; None: two per slot."""
+    snapshot_interval: int = 512
+    """Tokens between two kept states of one request."""
+    check_invariants: bool = False
+    """Whether the ownership of all memory is proved after every round (slow)."""
     truncate_last_block: bool = False
     """Whether the last block of a request ends where ``max_tokens`` does: fewer rows, but open
     positions beyond the limit no longer have a part in the others."""
@@ -27,11 +39,18 @@ class EngineConfig:
     """How far elastic requests give way while others wait; None: not at all."""
 
     def __post_init__(self) -> None:
-        for name in ("max_slots", "prefill_token_budget", "max_output_tokens"):
+        for name in (
+            "max_slots",
+            "prefill_token_budget",
+            "max_output_tokens",
+            "snapshot_interval",
+        ):
             _check_positive(name, getattr(self, name))
-        for name in ("max_context", "num_threads"):
+        for name in ("max_context", "num_threads", "kv_cache_bytes", "page_length"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
+        if self.snapshot_bytes is not None and self.snapshot_bytes < 0:
+            raise ConfigError(f"snapshot_bytes: {self.snapshot_bytes} is not allowed; 0 or more is")
         interval = self.expert_statistics_interval
         if interval < 0:
             raise ConfigError(

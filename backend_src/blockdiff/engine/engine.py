@@ -23,13 +23,14 @@ from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
 from blockdiff.engine.insert_delete import InsertDelete
+from blockdiff.engine.memory import cache_pool, check_fits, plan_memory
 from blockdiff.engine.statistics import ExpertCounts, ExpertStatistics
 from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
 from blockdiff.scheduler import BlockOpening, Decisions, RoundPlan, Scheduler
-from blockdiff.scheduler.scheduler import Counters
+from blockdiff.scheduler.counters import Counters
 from blockdiff.text import TextCodec, TextStream
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ class Engine:
         self._check_short_blocks()
         self.max_context = self._choose_context()
         self.apply_thread_count()
-        self._caches = model.new_caches(self.config.max_slots, self.max_context)
+        self.memory = plan_memory(model, self.config, self.max_context)
+        pool = cache_pool(self.memory)
+        self._caches = model.new_caches(self.config.max_slots, self.max_context, pool)
         self._uniform = self._uniform_rounds(draws)
         self._scheduler = self._new_scheduler()
         self._insert_delete = InsertDelete(model.info, self.config.max_slots)
@@ -75,7 +78,6 @@ class Engine:
             model.info, model.device, self.config.expert_statistics_interval
         )
         self._outbox: list[BlockResult] = []
-        self._to_reset: list[int] = []
         self._failed_rounds = 0
 
     def _choose_context(self) -> int:
@@ -96,6 +98,7 @@ class Engine:
             self.config.max_slots,
             self.model.info.mask_token_id,
             self.config.prefill_token_budget,
+            self.memory,
             BlockOpening(
                 None if self._uniform is None else self._uniform.start_canvas,
                 self.config.truncate_last_block,
@@ -143,6 +146,7 @@ class Engine:
         check_request(
             request, self.model.info, self.config, self.max_context, self._tokenizer is not None
         )
+        check_fits(request, self.memory)
 
     def add_request(self, request: Request) -> None:
         """Check ``request`` and give it a slot; CapacityError when none is free."""
@@ -154,14 +158,13 @@ class Engine:
         stops = None
         if request.stop_strings and self._tokenizer is not None:
             stops = _StopSearch(self._tokenizer, request)
-        slot = self._scheduler.admit(
+        self._scheduler.admit(
             replace(request, eos_ids=resolved.eos_ids, decoding=resolved.decoding),
             resolved.block_length,
             resolved.threshold,
             info.block_anchor == "zero",
             stops,
         )
-        self._to_reset.append(slot)
 
     def set_pressure(self, pressure: float) -> None:
         """How hard requests press for slots, 0 to 1; blocks that open from now on go by it."""
@@ -185,13 +188,16 @@ class Engine:
         if plan is not None:
             # Raises only when the engine is dead; what is in the outbox is not lost then.
             self._outbox += self._run(plan)
+            if self.config.check_invariants:
+                self._scheduler.check()
         results, self._outbox = self._outbox, []
         return results
 
     def _run(self, plan: RoundPlan) -> list[BlockResult]:
         try:
             with torch.inference_mode():
-                self._prepare_caches()
+                if plan.work is not None:
+                    self._caches.prepare(plan.work)
                 decisions = self._forward(plan)
             self.model.check()
         except EngineDeadError:
@@ -218,11 +224,6 @@ class Engine:
             dead = f"{self._failed_rounds} rounds failed in a row; {text}"
             raise EngineDeadError(dead) from error
         return results
-
-    def _prepare_caches(self) -> None:
-        if self._to_reset:
-            self._caches.prepare(self._caches.room.renew(self._to_reset))
-            self._to_reset = []
 
     def check(self) -> None:
         """Raise EngineDeadError when the model has died while there was nothing to do."""

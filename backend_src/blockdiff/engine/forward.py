@@ -84,6 +84,8 @@ def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
         contexts=plan.contexts,
         logit_rows=plan.logit_rows,
         block_lengths=table.full_length[plan.slots],
+        pages=plan.pages,
+        snapshots=plan.snapshots,
     )
 
 

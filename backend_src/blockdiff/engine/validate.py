@@ -20,6 +20,7 @@ from blockdiff.scheduler import MAX_EOS_IDS
 MAX_TEMPERATURE = 100.0
 MAX_SEED = 2**64 - 1
 MAX_POST_STEPS = 1024
+MAX_PRIORITY = 1000
 DEFAULT_ENTROPY_BOUND = 0.35
 
 
@@ -63,6 +64,7 @@ def check_request(
     """Raise RequestError for the first field that cannot be honoured."""
     request = with_algorithm(request, info)
     _check_prompt(request, info)
+    check_integer("priority", request.priority, 0, MAX_PRIORITY)
     _check_lengths(request, config, max_context)
     _check_endings(request, info, has_tokenizer)
     _check_sampling(request.sampling)

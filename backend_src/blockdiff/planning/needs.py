@@ -6,6 +6,7 @@ change. A shape is that of one device (``split.share``). Knows nothing of files 
 
 import math
 
+from blockdiff.pages import EMPTY_PAGES, SNAPSHOTS_PER_SLOT
 from blockdiff.planning.dtypes import (
     QUANTISED_DTYPES,
     SCALE_BITS,
@@ -81,6 +82,11 @@ def kv_bytes(shape: ModelShape, dtype: str, context: int) -> int:
     )
 
 
+def empty_page_bytes(shape: ModelShape, dtype: str) -> int:
+    """Pages that hold nothing and are there for all slots."""
+    return EMPTY_PAGES * shape.page_length * kv_bytes_per_token(shape, dtype)
+
+
 def kv_bytes_per_token(shape: ModelShape, dtype: str) -> int:
     """What one more token of context adds, beyond every sliding window."""
     return sum(
@@ -94,12 +100,25 @@ def _layer_kv_bytes(kind: AttentionShape, dtype: str) -> int:
 
 def state_bytes(shape: ModelShape, dtype: str) -> int:
     """One request's recurrent states and convolution tails, and the signals of its canvas."""
-    signals = shape.signal_elements * element_bytes(dtype)
+    return _delta_bytes(shape, dtype) + shape.signal_elements * element_bytes(dtype)
+
+
+def kept_state_bytes(shape: ModelShape, dtype: str, context: int) -> int:
+    """What is kept by default, per slot, of the states of prefixes: states, tails and windows."""
+    windows = sum(
+        _layer_kv_bytes(kind, dtype) * kind.layers * shape.kept_positions(kind, context)
+        for kind in shape.attention
+        if kind.kept is not None
+    )
+    return SNAPSHOTS_PER_SLOT * (_delta_bytes(shape, dtype) + windows)
+
+
+def _delta_bytes(shape: ModelShape, dtype: str) -> int:
     own = shape.delta
     if own is None:
-        return signals
+        return 0
     tail = (own.kernel - 1) * own.channels * element_bytes(dtype)
-    return signals + own.layers * (own.state_elements * STATE_BYTES + tail)
+    return own.layers * (own.state_elements * STATE_BYTES + tail)
 
 
 def overhead_bytes(device: str, ways: int) -> int:

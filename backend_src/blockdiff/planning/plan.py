@@ -49,12 +49,17 @@ class Demand:
     sampling: int
     kv_cache: int
     recurrent_state: int
+    kept_states: int
+
+    @property
+    def caches(self) -> int:
+        """What is allocated for requests before the first one comes."""
+        return self.kv_cache + self.recurrent_state + self.kept_states
 
     @property
     def total(self) -> int:
         """What is taken at the worst moment: a round's activations are freed before it samples."""
-        staying = self.weights + self.overhead + self.kv_cache + self.recurrent_state
-        return staying + max(self.activations, self.sampling)
+        return self.weights + self.overhead + self.caches + max(self.activations, self.sampling)
 
 
 @dataclass(frozen=True)
@@ -147,8 +152,10 @@ def _demand(model: PlannedModel, setup: Setup) -> Demand:
         overhead=needs.overhead_bytes(setup.device, ways),
         activations=activations.activation_bytes(shape, dtype, load),
         sampling=activations.sampling_bytes(shape, dtype, load),
-        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, setup.context),
+        kv_cache=setup.slots * needs.kv_bytes(shape, dtype, setup.context)
+        + needs.empty_page_bytes(shape, dtype),
         recurrent_state=setup.slots * needs.state_bytes(shape, dtype),
+        kept_states=setup.slots * needs.kept_state_bytes(shape, dtype, setup.context),
     )
 
 

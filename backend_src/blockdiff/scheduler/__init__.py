@@ -3,8 +3,10 @@
 Arrays per slot on the host; knows nothing of torch, models, threads or text rules.
 """
 
-from blockdiff.scheduler.plan import RoundPlan, build_plan
-from blockdiff.scheduler.scheduler import NOTHING, Decisions, Scheduler, StopFinder
+from blockdiff.scheduler.decisions import NOTHING, Decisions, StopFinder
+from blockdiff.scheduler.memory import MemoryRules
+from blockdiff.scheduler.plan import RoundPlan
+from blockdiff.scheduler.scheduler import Scheduler
 from blockdiff.scheduler.table import MAX_EOS_IDS, BlockOpening, SlotTable
 
 __all__ = [
@@ -12,9 +14,9 @@ __all__ = [
     "NOTHING",
     "BlockOpening",
     "Decisions",
+    "MemoryRules",
     "RoundPlan",
     "Scheduler",
     "SlotTable",
     "StopFinder",
-    "build_plan",
 ]

@@ -3,53 +3,23 @@
 Knows nothing of torch, models or threads; stop strings are found by a ``StopFinder`` it is given.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
+from blockdiff.scheduler.checks import check_memory
+from blockdiff.scheduler.choice import choose, split
+from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.decisions import Decisions, StopFinder
+from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
-from blockdiff.scheduler.table import BlockOpening, Flags, Floats, Ints, SlotState, SlotTable
+from blockdiff.scheduler.reuse import Reuse
+from blockdiff.scheduler.table import BlockOpening, Flags, Ints, SlotState, SlotTable
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
-
-
-class StopFinder(Protocol):
-    """Looks for stop strings in one response as its tokens settle."""
-
-    def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
-        """The stop string completed by these tokens and how many of them it needs, or None."""
-        ...
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """What a round made of the open block of each of the plan's groups, on the host.
-
-    Filled by the engine. B is the longest block length; places beyond a block are left as they are.
-    """
-
-    canvas: Ints
-    """[G, B] the block's next tokens, whether they are final or not."""
-    log_probs: Floats
-    """[G, B] of those tokens; a value that is not finite fails the request."""
-    is_open: Flags
-    """[G, B] places that another preview has to decide."""
-    is_settled: Flags
-    """[G] no token of a place that is not open will change."""
-
-
-NOTHING = Decisions(
-    canvas=np.zeros((0, 1), np.int64),
-    log_probs=np.zeros((0, 1), np.float32),
-    is_open=np.zeros((0, 1), np.bool_),
-    is_settled=np.zeros(0, np.bool_),
-)
-"""The decisions of a round without groups."""
 
 
 @dataclass
@@ -60,26 +30,21 @@ class _Running:
     """Positions of the open block that ``stops`` has seen."""
 
 
-@dataclass
-class Counters:
-    """Totals since the start. Written by the thread that runs the engine only."""
-
-    rounds: int = 0
-    requests: int = 0
-    finished: int = 0
-    failed: int = 0
-    output_tokens: int = 0
-    forwards: ForwardCounts = field(default_factory=ForwardCounts)
-
-
 class Scheduler:
     """Slots and the requests in them."""
 
     def __init__(
-        self, num_slots: int, mask_token_id: int, prefill_token_budget: int, opening: BlockOpening
+        self,
+        num_slots: int,
+        mask_token_id: int,
+        prefill_token_budget: int,
+        rules: MemoryRules,
+        opening: BlockOpening,
     ) -> None:
         self.table = SlotTable(num_slots, mask_token_id, opening)
         self.counters = Counters()
+        self.memory = Memory(self.table, rules, self.counters)
+        self.reuse = Reuse(self.table, self.memory, self.counters)
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
         self._slot_of: dict[int, int] = {}
@@ -105,11 +70,21 @@ class Scheduler:
         slot = self.table.open(request, block_length, threshold, anchored_at_zero)
         self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
         self._slot_of[request.uid] = slot
+        self.reuse.open(slot)
         self.counters.requests += 1
         return slot
 
     def plan(self) -> RoundPlan | None:
-        return build_plan(self.table, self._budget)
+        """What can run now; None: nothing."""
+        chosen = choose(self.table, self.memory, self.reuse, self._budget)
+        segments = split(self.table, self.reuse, chosen)
+        if not len(segments.slots):
+            return None
+        return build_plan(self.table, self.memory, chosen, segments)
+
+    def check(self) -> None:
+        """Prove that every page, state line and prefix is owned as it should be."""
+        check_memory(self.table, self.memory)
 
     def expired(self, now: float) -> list[int]:
         """Uids of requests whose deadline has passed."""
@@ -138,9 +113,11 @@ class Scheduler:
         """Take in the results of ``plan``; return the blocks that are finished by them."""
         self._count(plan)
         self._advance_prefill(plan)
-        self.table.pending_length[plan.commit_slots] = 0
+        self.table.written[plan.commit_slots] = self.table.final[plan.commit_slots]
         self._write_canvases(plan.group_slots, decisions)
-        return self._finish_blocks(plan.group_slots, decisions)
+        is_sound = np.isfinite(decisions.log_probs).all(axis=1)
+        self.reuse.keep(plan.group_slots[is_sound])
+        return self._finish_blocks(plan.group_slots, decisions, ~is_sound)
 
     def _count(self, plan: RoundPlan) -> None:
         is_previewed = np.zeros(self.table.num_slots, np.bool_)
@@ -163,8 +140,8 @@ class Scheduler:
 
     def _advance_prefill(self, plan: RoundPlan) -> None:
         table, slots = self.table, plan.prefill_slots
-        table.prefilled[slots] += plan.prefill_chunks
-        done = slots[table.prefilled[slots] == table.prefill_target[slots]]
+        table.written[slots] += plan.prefill_chunks
+        done = slots[table.written[slots] == table.final[slots]]
         table.state[done] = SlotState.DECODE
 
     def _write_canvases(self, slots: Ints, decisions: Decisions) -> None:
@@ -179,9 +156,8 @@ class Scheduler:
         is_single = table.is_autoregressive[slots]
         singles = slots[is_single]
         places = table.step[singles]
-        table.pending[singles, 0] = table.canvas[singles, places]
-        table.pending_length[singles] = 1
-        table.pending_start[singles] = table.block_start[singles] + places
+        table.sequences[singles, table.final[singles]] = table.canvas[singles, places]
+        table.final[singles] += 1
         table.step[slots] += 1
 
     def _endings(self, slots: Ints) -> Ending:
@@ -204,13 +180,14 @@ class Scheduler:
         overhang: Ints = np.maximum(block_end - table.end_position[slots], 0)
         return overhang
 
-    def _finish_blocks(self, slots: Ints, decisions: Decisions) -> list[BlockResult]:
+    def _finish_blocks(
+        self, slots: Ints, decisions: Decisions, is_broken: Flags
+    ) -> list[BlockResult]:
         ending = self._endings(slots)
         needed = self.table.block_length[slots] - self._overhang(slots)
         eos = np.where(ending.eos < needed, ending.eos, -1)
         # Tokens before this place are output, whatever comes later.
         ready = np.where(eos >= 0, eos, np.minimum(ending.settled, needed))
-        is_broken = ~np.isfinite(decisions.log_probs).all(axis=1)
         has_stops = np.array([self._running[slot].stops is not None for slot in slots], np.bool_)
         is_due = (ending.settled >= needed) | (eos >= 0) | is_broken | has_stops
         results = []
@@ -251,10 +228,9 @@ class Scheduler:
 
     def _next_block(self, slot: int) -> None:
         table = self.table
-        length, start = int(table.block_length[slot]), int(table.block_start[slot])
         if not table.is_autoregressive[slot]:
-            table.keep_for_commit(slot, table.canvas[slot, :length], start)
-        table.open_block(slot, start + length)
+            table.settle_block(slot)
+        table.open_block(slot, int(table.block_start[slot] + table.block_length[slot]))
 
     def _result(self, slot: int, end: int) -> BlockResult:
         table = self.table
@@ -285,6 +261,7 @@ class Scheduler:
         counts = ForwardCounts(*(int(count) for count in self.table.forwards[slot]))
         request = self._running.pop(slot).request
         del self._slot_of[request.uid]
+        self.reuse.close(slot)
         self.table.close(slot)
         self.counters.finished += 1
         return replace(

@@ -19,6 +19,7 @@ from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
 
 Ints = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
@@ -56,14 +57,16 @@ class SlotTable:
         self.mask_token_id = mask_token_id
         self.state = self._ints()
         self.uid = self._ints()
-        self.prompts: list[Ints] = [np.zeros(0, np.int64)] * num_slots
+        self.priority = self._ints()
         self.pins: list[Pins] = [NO_PINS] * num_slots
         self.arrival = self._ints()
         self._arrivals = 0
         self.prompt_length = self._ints()
-        self.prefill_target = self._ints()
-        self.prefilled = self._ints()
         self.prefill_granule = self._ints()
+        # Tokens by position: the first ``final`` are, and the caches hold the first ``written``.
+        self.sequences: Tokens = np.zeros((num_slots, FIRST_WIDTH), np.int32)
+        self.final = self._ints()
+        self.written = self._ints()
 
         self.is_autoregressive: Flags = np.zeros(num_slots, np.bool_)
         self.end_position = self._ints()
@@ -106,11 +109,6 @@ class SlotTable:
         self.pinned: Flags = np.zeros((num_slots, FIRST_WIDTH), np.bool_)
         self.log_probs: Floats = np.zeros((num_slots, FIRST_WIDTH), np.float32)
 
-        # Final tokens that the caches do not hold yet.
-        self.pending: Ints = np.zeros((num_slots, FIRST_WIDTH), np.int64)
-        self.pending_length = self._ints()
-        self.pending_start = self._ints()
-
         # Rounds by kind: prefill, preview, commit, fused commit.
         self.forwards: Ints = np.zeros((num_slots, 4), np.int64)
 
@@ -138,17 +136,18 @@ class SlotTable:
         tail = prompt_length % block_length if anchored_at_zero and not is_autoregressive else 0
 
         self.uid[slot] = request.uid
-        self.prompts[slot] = np.asarray(request.input_ids, np.int64)
+        self.priority[slot] = request.priority
         self.pins[slot] = Pins.of(request.pinned, prompt_length)
         self.arrival[slot] = self._arrivals
         self._arrivals += 1
         self.prompt_length[slot] = prompt_length
-        self.prefilled[slot] = 0
-        self.prefill_target[slot] = prompt_length - tail
+        self.make_room(prompt_length + request.max_tokens + block_length)
+        self.sequences[slot, :prompt_length] = request.input_ids
+        self.written[slot] = 0
+        self.final[slot] = prompt_length - tail
         is_aligned = anchored_at_zero and not is_autoregressive
         self.prefill_granule[slot] = block_length if is_aligned else 1
         self.is_autoregressive[slot] = is_autoregressive
-        self.pending_length[slot] = 0
         self.forwards[slot] = 0
         self.end_position[slot] = prompt_length + request.max_tokens
         self._set_endings(slot, request)
@@ -157,11 +156,10 @@ class SlotTable:
         self.full_length[slot] = block_length
         self.block_index[slot] = -1
         self.open_block(slot, prompt_length - tail)
-        self.canvas[slot, :tail] = self.prompts[slot][prompt_length - tail :]
+        self.canvas[slot, :tail] = request.input_ids[prompt_length - tail :]
         self.masked[slot, :tail] = False
         self.first_response[slot] = tail
-        has_prefill = self.prefill_target[slot] > 0
-        self.state[slot] = SlotState.PREFILL if has_prefill else SlotState.DECODE
+        self.state[slot] = SlotState.PREFILL if self.final[slot] else SlotState.DECODE
         return slot
 
     def _set_endings(self, slot: int, request: Request) -> None:
@@ -240,17 +238,40 @@ class SlotTable:
         found: Ints = np.maximum(self.first_response[slots], early)
         return found
 
-    def keep_for_commit(self, slot: int, tokens: Ints, start: int) -> None:
-        """Remember final ``tokens`` that begin at position ``start`` for the next round."""
-        self.pending[slot, : len(tokens)] = tokens
-        self.pending_length[slot] = len(tokens)
-        self.pending_start[slot] = start
+    def settle_block(self, slot: int) -> None:
+        """The tokens of the open block are final; the next round commits them."""
+        start, length = int(self.block_start[slot]), int(self.block_length[slot])
+        self.sequences[slot, start : start + length] = self.canvas[slot, :length]
+        self.final[slot] = start + length
+
+    def suspend(self, slot: int) -> None:
+        """The caches have forgotten ``slot``: what is final of it has to be written again.
+
+        An open canvas is kept, but a random one begins anew, as its signals are gone too.
+        """
+        self.written[slot] = 0
+        if self.has_random_canvases:
+            self.block_index[slot] -= 1
+            self.open_block(slot, int(self.block_start[slot]))
+        if self.final[slot]:
+            self.state[slot] = SlotState.PREFILL
+
+    def by_rank(self, slots: Ints) -> Ints:
+        """``slots`` by priority, the lowest number first, and then by arrival."""
+        ranked: Ints = slots[np.lexsort((self.arrival[slots], self.priority[slots]))]
+        return ranked
 
     def close(self, slot: int) -> None:
         self.state[slot] = SlotState.FREE
-        self.prompts[slot] = np.zeros(0, np.int64)
+        self.final[slot] = self.written[slot] = 0
         self.pins[slot] = NO_PINS
-        self.pending_length[slot] = 0
+
+    def make_room(self, length: int) -> None:
+        """Hold sequences of ``length`` tokens; grows by doubling."""
+        width = self.sequences.shape[1]
+        if length > width:
+            room = max(length, 2 * width) - width
+            self.sequences = np.pad(self.sequences, ((0, 0), (0, room)))
 
     def _widen(self, block_length: int) -> None:
         extra = block_length - self.canvas.shape[1]
@@ -261,4 +282,3 @@ class SlotTable:
         self.masked = np.pad(self.masked, columns)
         self.pinned = np.pad(self.pinned, columns)
         self.log_probs = np.pad(self.log_probs, columns)
-        self.pending = np.pad(self.pending, columns)

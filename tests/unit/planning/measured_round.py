@@ -44,20 +44,21 @@ def prepare(engine: Engine) -> None:
     last = engine.config.max_slots - 1
     for slot in range(last):
         add(engine, slot, block, engine.max_context // 2)
-    while not (engine._scheduler.table.pending_length[:last] == block).all():
-        engine.step()
     table = engine._scheduler.table
-    shift = engine.max_context - 2 * block - table.pending_start[:last]
-    for field in (table.pending_start, table.block_start, table.end_position, table.prompt_length):
-        field[:last] += shift
+    while not (table.written[:last] > 0).all():
+        engine.step()
+    table.make_room(engine.max_context + block)
+    shift = engine.max_context - 2 * block - table.written[:last]
+    for name in ("written", "final", "block_start", "end_position", "prompt_length"):
+        getattr(table, name)[:last] += shift
     add(engine, last, engine.max_context - 2 * block, block)
-    table.prefilled[last] = table.prefill_target[last] - engine.config.prefill_token_budget
+    table.written[last] = table.final[last] - engine.config.prefill_token_budget
 
 
 def add(engine: Engine, uid: int, prompt: int, tokens: int) -> None:
     request = Request(
         uid=uid,
-        input_ids=(2,) * prompt,
+        input_ids=(2 + uid,) * prompt,
         max_tokens=tokens,
         ignore_eos=True,
         sampling=SamplingParams(temperature=1.0, top_p=0.9, seed=uid),

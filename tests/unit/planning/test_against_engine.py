@@ -15,7 +15,7 @@ import torch
 from blockdiff.checkpoint import load_model
 from blockdiff.cli.plan_advice import DEFAULT_SLOTS
 from blockdiff.config import DiffusionGemmaConfig, HybridConfig, load_config, parse_config
-from blockdiff.engine import EngineConfig, forward
+from blockdiff.engine import Engine, EngineConfig, forward
 from blockdiff.errors import ConfigError
 from blockdiff.models.expert_layout import FUSED, ONE_BY_ONE, ExpertLayout
 from blockdiff.models.group import Alone
@@ -82,7 +82,8 @@ def test_weights_of_another_config_are_refused(tmp_path: Path) -> None:
 def test_caches_are_as_large_as_planned(
     tmp_path: Path, config: dict[str, Any], dtype: str, name: str
 ) -> None:
-    caches = load_model(write_random(tmp_path, config), dtype=name).new_caches(3, 100)
+    model = load_model(write_random(tmp_path, config), dtype=name)
+    caches = Engine(model, EngineConfig(max_slots=3, max_context=100))._caches
     # a view of a stack shares its memory; lengths are the slots' own, a few bytes each
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
@@ -92,7 +93,9 @@ def test_caches_are_as_large_as_planned(
     }
     shape = read_model(tmp_path).shape
     planned = needs.kv_bytes(shape, dtype, 100) + needs.state_bytes(shape, dtype)
-    assert sum(storages.values()) == 3 * planned
+    planned += needs.kept_state_bytes(shape, dtype, 100)
+    empty = needs.empty_page_bytes(shape, dtype)
+    assert sum(storages.values()) == 3 * planned + empty
 
 
 class FirstOf(Alone):
@@ -158,7 +161,7 @@ def test_measured_memory_is_as_planned_within_a_tenth(tmp_path: Path, family: st
     for dtype, name in (("fp32", "float32"), ("bf16", "bfloat16")):
         setup = Setup(GIB, dtype, **sizes, device="cpu")
         demand, measured = make_plan(read_model(tmp_path), setup).demand, found[name]
-        staying = demand.weights + demand.kv_cache + demand.recurrent_state
+        staying = demand.weights + demand.caches
         assert measured["resident"] == pytest.approx(staying, rel=0.1), name
         planned = demand.total - demand.overhead
         assert measured["resident"] + measured["peak"] == pytest.approx(planned, rel=0.1), name

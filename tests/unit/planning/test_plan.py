@@ -133,7 +133,9 @@ def test_caches_of_the_35b_model() -> None:
     assert found.kv_bytes_per_token == 2 * 10 * 2 * 256 * 2
     states, tails = 30 * 32 * 128 * 128 * 4, 30 * 3 * 8192 * 2
     assert found.state_bytes_per_request == states + tails
-    assert found.demand.kv_cache == 8 * 4096 * found.kv_bytes_per_token
+    # and the page that stays empty
+    assert found.demand.kv_cache == (8 * 4096 + 32) * found.kv_bytes_per_token
+    assert found.demand.kept_states == 2 * 8 * (states + tails)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])

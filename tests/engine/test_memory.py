@@ -1,0 +1,120 @@
+"""Pages, kept prefixes and suspension, seen from outside: what is computed, and who waits."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from blockdiff.core import Phase, Request
+from blockdiff.engine import Engine, EngineConfig
+from blockdiff.errors import ConfigError, RequestError
+from tests.engine import fakes
+
+SYSTEM = [(7 * i) % 30 for i in range(64)]
+
+
+def build(state_bytes: int = 8, **settings: Any) -> tuple[fakes.HashModel, Engine]:
+    model = fakes.HashModel(fakes.info(block_anchor="zero", block_lengths_allowed=None))
+    model.state_bytes = state_bytes
+    fields = {"max_slots": 8, "page_length": 8, "check_invariants": True} | settings
+    return model, Engine(model, EngineConfig(**fields))
+
+
+def prefilled(model: fakes.FakeModel) -> int:
+    """Prompt tokens computed so far."""
+    segments = [segment for segments in model.rounds for segment in segments]
+    return sum(rows for phase, _, rows in segments if phase is Phase.PREFILL)
+
+
+def chats(count: int, question: int = 8) -> list[Request]:
+    """Requests with one system prompt and questions that differ from their first token on."""
+    return [
+        fakes.request(i, [*SYSTEM, i % 30, *range(1, question)], max_tokens=4, ignore_eos=True)
+        for i in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("state_bytes", [0, 8])
+def test_system_prompt_of_a_hundred_requests_is_prefilled_once(state_bytes: int) -> None:
+    model, engine = build(state_bytes)
+    requests = [replace(one, input_ids=(*SYSTEM, one.uid % 30, 5)) for one in chats(100)]
+    results = fakes.run(engine, requests)
+    for wanted in requests:
+        assert fakes.ids(results[wanted.uid]) == fakes.decode_alone(model, wanted)[0]
+    assert prefilled(model) == len(SYSTEM)
+    assert engine.counters.hit_tokens == 99 * len(SYSTEM)
+    assert engine.counters.queried_tokens == 100 * len(SYSTEM)
+
+
+def test_states_are_kept_where_requests_that_come_later_part() -> None:
+    """The second request finds keys and values but no state, and leaves one where it parts."""
+    model, engine = build(snapshot_interval=1000)
+    first, second, third = chats(3)
+    computed = []
+    for wanted in (first, second, third):
+        before = prefilled(model)
+        results = fakes.run(engine, [wanted])
+        assert fakes.ids(results[wanted.uid]) == fakes.decode_alone(model, wanted)[0]
+        computed.append(prefilled(model) - before)
+    assert computed == [72, 72, 8]
+
+
+def test_part_of_a_page_is_copied_for_who_shares_no_more() -> None:
+    model, engine = build(state_bytes=0)
+    first = fakes.request(1, SYSTEM[:32], max_tokens=4)
+    second = fakes.request(2, [*SYSTEM[:28], 29, 29, 29, 29], max_tokens=4)
+    fakes.run(engine, [first])
+    before = prefilled(model)
+    results = fakes.run(engine, [second])
+    assert fakes.ids(results[2]) == fakes.decode_alone(model, second)[0]
+    # three whole pages are shared, and of the fourth the first of two blocks
+    assert prefilled(model) - before == 4
+    again = fakes.run(engine, [replace(first, uid=3)])
+    assert fakes.ids(again[3]) == fakes.decode_alone(model, first)[0], "the page was changed"
+
+
+def test_prefix_of_another_block_length_is_another_prefix() -> None:
+    """A block-causal commit sees its whole block, so the grid changes what it writes."""
+    model, engine = build(state_bytes=0)
+    fakes.run(engine, [fakes.request(1, SYSTEM[:32], max_tokens=4, block_length=4)])
+    fakes.run(engine, [fakes.request(2, SYSTEM[:32], max_tokens=4, block_length=8)])
+    assert engine.counters.hit_tokens == 0
+
+
+def test_block_in_flight_is_not_shared() -> None:
+    """The answer's last block was never committed, so it has to be computed by who sends it."""
+    model, engine = build(state_bytes=0)
+    first = fakes.request(1, SYSTEM[:8], max_tokens=8, block_length=4, ignore_eos=True)
+    answer = fakes.ids(fakes.run(engine, [first])[1])
+    fakes.run(engine, [fakes.request(2, [*SYSTEM[:8], *answer, 1], max_tokens=4, block_length=4)])
+    assert engine.counters.hit_tokens == 8, "the second page of the prompt was in flight"
+
+
+def test_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
+    _, engine = build(kv_cache_bytes=5 * 8)
+    engine.validate(fakes.request(1, SYSTEM[:20], max_tokens=13))
+    with pytest.raises(RequestError, match=r"20 prompt tokens and 14 more need 5 pages.* 4 pages"):
+        engine.validate(fakes.request(1, SYSTEM[:20], max_tokens=14))
+
+
+def test_last_and_least_gives_way_and_comes_back() -> None:
+    model, engine = build(kv_cache_bytes=9 * 8, prefix_cache=False)
+    requests = [
+        fakes.request(1, SYSTEM[:16], max_tokens=24, priority=1, ignore_eos=True),
+        fakes.request(2, SYSTEM[1:17], max_tokens=24, priority=2, ignore_eos=True),
+        fakes.request(3, SYSTEM[2:18], max_tokens=24, priority=0, ignore_eos=True),
+    ]
+    results = fakes.run(engine, requests)
+    for wanted in requests:
+        assert fakes.ids(results[wanted.uid]) == fakes.decode_alone(model, wanted)[0]
+    counts = {uid: results[uid][-1].forwards for uid in results}
+    assert engine.counters.suspensions > 0
+    assert counts[3] is not None and counts[3].prefill == 1, "the first by rank never gives way"
+    assert counts[2] is not None and counts[2].prefill > 1, "the last by rank gives way"
+
+
+def test_budgets_that_hold_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="kv_cache_bytes: 15 is too little; one page of 8 tokens"):
+        build(kv_cache_bytes=15)
+    with pytest.raises(ConfigError, match="page_length: 6 .* multiple of .* block length 4"):
+        build(page_length=6)

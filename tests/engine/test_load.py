@@ -120,6 +120,11 @@ def test_bounds_are_checked(fields: dict[str, float]) -> None:
         LoadAware(**fields)
 
 
+def test_determinism_and_giving_way_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="load_aware: .*deterministic"):
+        EngineConfig(deterministic=True, load_aware=LoadAware())
+
+
 @pytest.mark.parametrize("fields", [{"mode": Mode.AUTOREGRESSIVE}, {"algorithm": "sequential"}])
 def test_what_cannot_give_way_is_refused(fields: dict[str, Any]) -> None:
     engine = Engine(HashModel(info(algorithms=("low_confidence", "sequential"))))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from blockdiff.checkpoint import load_model
+from blockdiff.checkpoint.load import load_with_report
 from blockdiff.core import DecodingParams, Request
 from blockdiff.engine import Engine, EngineConfig, EngineLoop
 from blockdiff.errors import ConfigError, EngineDeadError
@@ -147,7 +147,9 @@ def test_follower_that_cannot_load_is_one_line(
     folder = Path(shutil.copytree(FOLDER, tmp_path / "model"))
     stored = folder / "model.safetensors"
     stored.write_bytes(stored.read_bytes()[: stored.stat().st_size // 2])
-    monkeypatch.setattr(load, "load_model", lambda path, *rest: load_model(FOLDER, *rest))
+    monkeypatch.setattr(
+        load, "load_with_report", lambda path, *rest: load_with_report(FOLDER, *rest)
+    )
     with pytest.raises(ConfigError) as caught:
         start(folder=folder)
     text = str(caught.value)

@@ -12,6 +12,7 @@ from torch import Tensor
 from blockdiff.config import FULL, LINEAR, AttentionConfig, HybridConfig
 from blockdiff.pages import CacheRoom, CacheSizes, CacheWork
 from blockdiff.transfer import to_device
+from blockdiff_kernels.gated_delta import GRID_ROWS
 
 
 class LayerCaches(ABC):
@@ -131,6 +132,37 @@ class SlotCaches(KeyValueCaches):
         return self.states, self.tails
 
 
+class GridCaches(SlotCaches):
+    """A hybrid model's caches where results must not depend on how a sequence is cut.
+
+    anchors        as states, at the last point of the grid         float32
+    recents        [delta layers, lines, kept rows, channels + 2 Hv] model dtype, oldest first:
+                   projected rows since then, and those that their convolution reads
+    """
+
+    def __init__(self, room: CacheRoom, config: HybridConfig, like: Tensor) -> None:
+        """``like`` has the device and the dtype."""
+        super().__init__(room, config, like)
+        self.anchors = torch.zeros_like(self.states)
+        self.recents = like.new_zeros((*self.states.shape[:2], *_recent_shape(config)))
+        self.layer_anchors, self.layer_recents = self.anchors.unbind(), self.recents.unbind()
+
+    @property
+    def state_stores(self) -> Sequence[Tensor]:
+        """See ``LayerCaches``."""
+        return *super().state_stores, self.anchors, self.recents
+
+
+def kept_rows(taps: int) -> int:
+    """Rows of ``recents``: up to a chunk of the grid less one, and what their convolution reads."""
+    return GRID_ROWS - 1 + taps - 1
+
+
+def _recent_shape(config: HybridConfig) -> tuple[int, int]:
+    width = config.conv_channels + 2 * config.linear_num_value_heads
+    return kept_rows(config.linear_conv_kernel_dim), width
+
+
 def _line_shapes(config: HybridConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """One layer's recurrent state and convolution tail in one state line."""
     state = (config.linear_key_head_dim, config.linear_value_head_dim)
@@ -144,10 +176,15 @@ def key_value_sizes(config: AttentionConfig, page_length: int, dtype: torch.dtyp
     return CacheSizes(config.num_hidden_layers * page_length * each, 0)
 
 
-def slot_cache_sizes(config: HybridConfig, page_length: int, dtype: torch.dtype) -> CacheSizes:
-    """Sizes of ``SlotCaches``."""
+def slot_cache_sizes(
+    config: HybridConfig, page_length: int, dtype: torch.dtype, has_grid: bool = False
+) -> CacheSizes:
+    """Sizes of ``SlotCaches``, or with ``has_grid`` of ``GridCaches``."""
     each = 2 * config.num_key_value_heads * config.head_dim * dtype.itemsize
     state, tail = (torch.Size(shape).numel() for shape in _line_shapes(config))
     line = state * torch.float32.itemsize + tail * dtype.itemsize
+    if has_grid:
+        kept = torch.Size(_recent_shape(config)).numel()
+        line += state * torch.float32.itemsize + kept * dtype.itemsize
     kinds = config.layer_types
     return CacheSizes(kinds.count(FULL) * page_length * each, kinds.count(LINEAR) * line)

@@ -22,11 +22,12 @@ from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import AnyConfig, load_config, read_json, unused_keys
 from blockdiff.errors import ConfigError
 from blockdiff.models.expert_layout import find_layout
-from blockdiff.models.group import ALONE, Group
+from blockdiff.models.group import ALONE, Group, InOrder
 from blockdiff.models.registry import FAMILIES, Family
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.split_source import SplitSource
+from blockdiff.models.steady_source import SteadySource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes
 from blockdiff.weights.ranges import describe
@@ -73,16 +74,18 @@ def load_model(
     dtype: str = "float32",
     progress: Progress | None = None,
     group: Group = ALONE,
-    tell: Tell | None = None,
+    deterministic: bool = False,
 ) -> LanguageModel:
-    """As ``load_with_report``; report and notes go to ``tell``, or else to the log."""
-    loaded = load_with_report(path, device, dtype, progress, group)
-    if tell is not None:
-        tell(loaded)
-        return loaded.model
+    """As ``load_with_report``; report and notes go to the log."""
+    loaded = load_with_report(path, device, dtype, progress, group, deterministic)
+    log_report(path, loaded)
+    return loaded.model
+
+
+def log_report(path: str | Path, loaded: LoadedModel) -> None:
+    """Say in the log what loading ``path`` took and what was passed over."""
     for line in (*loaded.notes, str(loaded.report)):
         log.info("checkpoint %s: %s", path, line)
-    return loaded.model
 
 
 def load_with_report(
@@ -91,24 +94,29 @@ def load_with_report(
     dtype: str = "float32",
     progress: Progress | None = None,
     group: Group = ALONE,
+    deterministic: bool = False,
 ) -> LoadedModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
     int8, int4 and fp8 quantise projections while loading and compute in bfloat16.
     ``progress`` is called with (bytes read, bytes in all). Everything wrong with the files is
     reported in one ConfigError, and so are all tensors that hold NaN or infinite values.
-    Only the share of ``group.rank`` is read; nothing is exchanged.
+    Only the share of ``group.rank`` is read; nothing is exchanged. With ``deterministic`` the bits
+    of a request's results do not depend on the batch.
     """
     target = require_device(device)
     checked = check_files(path, dtype)
-    share = Share(checked.config, group)
+    share = Share(checked.config, InOrder(group) if deterministic and group.size > 1 else group)
     files, meter = checked.files, LoadMeter()
     total = sum(stored.header.size for stored in checked.needed.values())
     if progress is not None:
         files.log.on_bytes = lambda done: progress(done, total)
     options = (checked.needed, target, DTYPES[dtype], checked.family.float32)
-    stored = make_source(checked.quantized, dtype, options)
-    source: WeightSource = stored if group.size == 1 else SplitSource(stored, share)
+    source: WeightSource = make_source(checked.quantized, dtype, options)
+    if deterministic:
+        source = SteadySource(source)
+    if group.size > 1:
+        source = SplitSource(source, share)
     model = checked.family.build(share.local(), source, share)
     model.bytes_read = files.log.bytes_kept
     for shard in files.shards:

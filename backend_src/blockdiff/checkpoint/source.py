@@ -12,6 +12,7 @@ from torch import Tensor
 from blockdiff.models.expert_layout import ExpertLayout, layout_below
 from blockdiff.models.layers.experts import DenseExperts, Experts
 from blockdiff.models.layers.linear import DenseLinear, Linear, Span
+from blockdiff.models.numerics import PLAIN, Numerics
 from blockdiff.models.source import WHOLE, ExpertNames, Part
 
 
@@ -27,6 +28,8 @@ class Stored(Protocol):
 
 class DenseSource:
     """A ``WeightSource`` whose projections are matrices in ``dtype``."""
+
+    numerics: Numerics = PLAIN
 
     def __init__(
         self,

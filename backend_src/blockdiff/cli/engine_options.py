@@ -8,3 +8,7 @@ TruncateLastBlock = Annotated[
     bool,
     typer.Option("--truncate-last-block", help="End the last block where --max-tokens does."),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="A request's output has the same bits in any batch."),
+]

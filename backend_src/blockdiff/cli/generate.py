@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
-from blockdiff.cli.engine_options import TruncateLastBlock
+from blockdiff.cli.engine_options import Deterministic, TruncateLastBlock
 from blockdiff.cli.expert_statistics import check_file, write_statistics
 from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line
 from blockdiff.cli.loading import (
@@ -94,6 +94,7 @@ def generate(
     dtype: ComputeDtype = "float32",
     concurrency: Annotated[int, typer.Option(min=1, help="Slots.")] = DEFAULT_CONCURRENCY,
     truncate_last_block: TruncateLastBlock = False,
+    deterministic: Deterministic = False,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     expert_statistics: Annotated[
@@ -132,7 +133,9 @@ def generate(
         check_file(expert_statistics)
     lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})
     tokenizer = load_tokenizer(model)
-    parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
+    parallel = ParallelSettings(
+        tensor_parallel, tensor_parallel_timeout, deterministic=deterministic
+    )
     loaded = load_with_progress(model, device, dtype, parallel)
     if expert_statistics is not None and not loaded.info.num_experts:
         raise ConfigError("expert-statistics: this model has no experts; leave it out")
@@ -141,6 +144,7 @@ def generate(
     wanted = EngineConfig(
         max_slots=concurrency,
         truncate_last_block=truncate_last_block,
+        deterministic=deterministic,
         expert_statistics_interval=0 if expert_statistics is None else 1,
     )
     engine = _build_engine(loaded, tokenizer, jobs, wanted, draws)

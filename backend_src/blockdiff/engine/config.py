@@ -33,6 +33,9 @@ class EngineConfig:
     truncate_last_block: bool = False
     """Whether the last block of a request ends where ``max_tokens`` does: fewer rows, but open
     positions beyond the limit no longer have a part in the others."""
+    deterministic: bool = False
+    """Whether a request's results must be the same bits whatever else runs; the model must have
+    been loaded so."""
     expert_statistics_interval: int = 16
     """Experts are counted in one of so many rounds; 0: never."""
     load_aware: LoadAware | None = None
@@ -55,6 +58,11 @@ class EngineConfig:
         if interval < 0:
             raise ConfigError(
                 f"expert_statistics_interval: {interval} is not allowed; it must be at least 0"
+            )
+        if self.deterministic and self.load_aware is not None:
+            raise ConfigError(
+                "load_aware: makes results depend on what else runs, which deterministic forbids; "
+                "leave one of them out"
             )
 
 

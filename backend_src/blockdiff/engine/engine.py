@@ -64,6 +64,8 @@ class Engine:
         """``draws``: where models with random canvases get their tokens; None: seeded noise."""
         self.model = model
         self.config = config or EngineConfig()
+        if self.config.deterministic and not model.info.is_deterministic:
+            raise ConfigError("deterministic: True needs a model that was loaded as deterministic")
         self._tokenizer = tokenizer
         self._check_short_blocks()
         self.max_context = self._choose_context()

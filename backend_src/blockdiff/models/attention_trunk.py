@@ -22,8 +22,8 @@ from blockdiff.models.base import (
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
-from blockdiff.models.layers.layout import build_layout
-from blockdiff.models.layers.linear import concat_rows
+from blockdiff.models.layers.layout import Rotary, build_layout
+from blockdiff.models.layers.linear import DenseLinear, concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
 from blockdiff.models.layers.row_blocks import BlockCover
@@ -61,7 +61,7 @@ class AttentionModel(LanguageModel):
         embedding = source.tensor(self.embedding_name)
         self.final_norm = source.tensor("norm.weight")
         output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
-        super().__init__(self.make_info(), embedding, output, share)
+        super().__init__(self.make_info(), embedding, output, share, source.numerics)
         self.layers = [
             Layer(
                 input_norm=source.tensor(f"layers.{number}.input_layernorm.weight"),
@@ -114,7 +114,8 @@ class AttentionModel(LanguageModel):
         own, router = f"layers.{layer}.mlp.", self.config.router
         if layer in self.config.dense_layers:
             gate_up = concat_rows([source.linear(f"{own}{x}_proj") for x in ("gate", "up")])
-            return DenseMlp(gate_up, source.linear(own + "down_proj"))
+            down = source.linear(own + "down_proj")
+            return DenseMlp(gate_up, down, source.numerics.pointwise)
         assert router is not None, "a config without experts has dense layers only"
         has_shared = router.shared_intermediate_size > 0
         names = ExpertNames(
@@ -127,7 +128,13 @@ class AttentionModel(LanguageModel):
         bias = gate.new_zeros(router.num_experts)
         if router.has_bias:
             bias = source.tensor(own + "gate.expert_bias")
-        return RoutedExperts(make_router(router, bias), gate, source.experts(names))
+        numerics = source.numerics
+        return RoutedExperts(
+            choose=make_router(router, bias, numerics.pointwise),
+            router=numerics.linear(DenseLinear(gate)),
+            router_dtype=gate.dtype,
+            experts=source.experts(names),
+        )
 
     def new_caches(
         self, num_slots: int, max_context: int, pool: CachePool | None = None
@@ -156,7 +163,8 @@ class AttentionModel(LanguageModel):
         has_pools = own.router is not None and own.router.capacity > 0
         cover = BlockCover.ALL if has_pools else None
         is_block_causal = own.commits == BLOCK_CAUSAL
-        layout = build_layout(batch, caches, own.rotary_dim, own.rope_theta, is_block_causal, cover)
+        rotary = Rotary(own.rotary_dim, own.rope_theta)
+        layout = build_layout(batch, caches, self.numerics, rotary, is_block_causal, cover)
         eps = own.rms_norm_eps
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):

@@ -45,6 +45,7 @@ class ModelInfo:
     split_token_id: int = NO_CONTROL_TOKEN
     algorithms: tuple[str, ...] = ("low_confidence",)  # the first one is the default
     uniform: UniformDefaults | None = None  # set: canvases start as random tokens, not as masks
+    is_deterministic: bool = False  # results of a request do not depend on the batch
     num_experts: int = 0  # routed ones of a layer
     expert_layers: tuple[int, ...] = ()  # numbers of the layers that have them
 

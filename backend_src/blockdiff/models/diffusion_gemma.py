@@ -26,14 +26,14 @@ from blockdiff.models.layers.canvas_rows import (
     build_ring_layout,
     find_canvas_rows,
 )
-from blockdiff.models.layers.layout import RoundLayout, build_layout
+from blockdiff.models.layers.layout import Rotary, RoundLayout, build_layout
 from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.pages import CachePool, CacheSizes, make_room
-from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.head import best_tokens
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.rope import proportional_angles
 from blockdiff_kernels.self_conditioning import expected_embedding
@@ -59,7 +59,7 @@ class DiffusionGemmaModel(LanguageModel):
     def __init__(self, config: DiffusionGemmaConfig, source: WeightSource, share: Share) -> None:
         self.config = config
         embedding = source.tensor("decoder.embed_tokens.weight")
-        super().__init__(_info(config), embedding, embedding, share)
+        super().__init__(_info(config), embedding, embedding, share, source.numerics)
         self.final_norm = source.tensor("decoder.norm.weight")
         self.embedding_scale = torch.tensor(
             config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
@@ -137,7 +137,9 @@ class DiffusionGemmaModel(LanguageModel):
         """The round with the angles of full layers, with those of sliding layers, and its rings."""
         own = self.config
         found = []
-        layout = build_layout(batch, caches, own.full.head_dim, own.full.rotary.theta)
+        layout = build_layout(
+            batch, caches, self.numerics, Rotary(own.full.head_dim, own.full.rotary.theta)
+        )
         for shape in (own.full, own.sliding):
             turning = (shape.head_dim, shape.rotary.pairs, shape.rotary.theta)
             cos, sin = proportional_angles(layout.positions, *turning)
@@ -145,14 +147,14 @@ class DiffusionGemmaModel(LanguageModel):
         window = own.sliding.window
         assert window is not None, "sliding layers have a window"
         capacity = own.sliding.kept_positions(caches.max_context)
-        rings = build_ring_layout(batch, layout, window, capacity)
+        rings = build_ring_layout(batch, layout, window, capacity, self.numerics)
         return found[0], found[1], rings
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32, softly bounded."""
         cap = self.config.final_logit_softcapping
-        return self.group.all_gather(logits(hidden, self.output, cap), 1)
+        return self.group.all_gather(self._score(hidden, cap), 1)
 
     @torch.inference_mode()
     def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
@@ -165,7 +167,12 @@ class DiffusionGemmaModel(LanguageModel):
     def expect(self, scaled_logits: Tensor) -> Tensor:
         """The signal [L, H] that logits [L, V] of one step give the next step of a canvas."""
         scale, first = self.config.hidden_size**0.5, self.group.rank * self.output.shape[0]
-        return self.group.all_reduce(expected_embedding(scaled_logits, self.output, scale, first))
+
+        def expected(rows: Tensor) -> Tensor:
+            return expected_embedding(rows, self.output, scale, first)
+
+        key = ("expect", *self.output.shape)
+        return self.group.all_reduce(self.numerics.run(key, expected, scaled_logits))
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

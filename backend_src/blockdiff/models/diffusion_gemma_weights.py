@@ -12,7 +12,7 @@ from blockdiff.config import DiffusionGemmaConfig
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.group import Group
 from blockdiff.models.layers.canvas_attention import CanvasAttentionWeights
-from blockdiff.models.layers.linear import concat_rows
+from blockdiff.models.layers.linear import DenseLinear, concat_rows
 from blockdiff.models.layers.parallel_experts import (
     GELU,
     GeluMlp,
@@ -118,10 +118,11 @@ def feed_forward(
         inner=config.moe_intermediate_size,
         activation=GELU,
     )
+    router = source.tensor(own + "router.proj.weight")
     return ParallelFeedForward(
         dense=_mlp(source, own + "mlp."),
         router=ScaledRouter(
-            weight=source.tensor(own + "router.proj.weight"),
+            weight=source.numerics.linear(DenseLinear(router)),
             scale=source.tensor(own + "router.scale"),
             expert_scale=source.tensor(own + "router.per_expert_scale"),
             top_k=config.num_experts_per_tok,
@@ -150,4 +151,4 @@ def self_conditioning(
 
 def _mlp(source: WeightSource, own: str) -> GeluMlp:
     gate_up = concat_rows([source.linear(f"{own}{part}_proj") for part in ("gate", "up")])
-    return GeluMlp(gate_up, source.linear(own + "down_proj"))
+    return GeluMlp(gate_up, source.linear(own + "down_proj"), source.numerics.pointwise)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockdiff.cache import SlotCaches, slot_cache_sizes
+from blockdiff.cache import GridCaches, SlotCaches, slot_cache_sizes
 from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
-from blockdiff.models.layers.layout import RoundLayout, build_layout
+from blockdiff.models.layers.layout import Rotary, RoundLayout, build_layout
 from blockdiff.models.layers.preview_mixers import MIXERS
 from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
@@ -50,7 +50,7 @@ class HybridModel(LanguageModel):
         embedding = source.tensor("embed_tokens.weight")
         self.final_norm = source.tensor("norm.weight")
         output = embedding if config.tie_word_embeddings else source.tensor("lm_head.weight")
-        super().__init__(_info(config), embedding, output, share)
+        super().__init__(_info(config), embedding, output, share, source.numerics)
         seen: dict[str, int] = {}
         self.layers: list[Layer] = []
         for layer, kind in enumerate(config.layer_types):
@@ -63,9 +63,11 @@ class HybridModel(LanguageModel):
         delta = attention = None
         if config.layer_types[layer] == LINEAR:
             mixer = MIXERS[config.preview_formulation]
-            delta = mixer(config, delta_weights(source, layer, config), layer, index)
+            places = (layer, index)
+            delta = mixer(config, delta_weights(source, layer, config), *places, source.numerics)
         else:
-            attention = GatedAttention(config, attention_weights(source, layer, config), index)
+            weights = attention_weights(source, layer, config)
+            attention = GatedAttention(config, weights, index, source.numerics.pointwise)
         return Layer(
             input_norm=source.tensor(f"layers.{layer}.input_layernorm.weight"),
             delta=delta,
@@ -79,19 +81,22 @@ class HybridModel(LanguageModel):
         weights = moe_weights(source, layer, config)
         sizes = (config.num_experts, config.num_experts_per_tok)
         if config.coreset is None:
-            return SparseMoe(weights, *sizes)
-        return CoresetMoe(weights, *sizes, CoresetRouter(config.coreset, sizes[1]))
+            return SparseMoe(weights, *sizes, source.numerics)
+        return CoresetMoe(weights, *sizes, source.numerics, CoresetRouter(config.coreset, sizes[1]))
 
     def new_caches(
         self, num_slots: int, max_context: int, pool: CachePool | None = None
     ) -> SlotCaches:
         """Preallocated caches; see ``models.base``."""
         room = make_room(num_slots, max_context, self.config.block_size, pool)
-        return SlotCaches(room, self.config, self.final_norm)
+        kind = GridCaches if self.numerics.is_deterministic else SlotCaches
+        return kind(room, self.config, self.final_norm)
 
     def cache_sizes(self, page_length: int, max_context: int | None = None) -> CacheSizes:
         """Bytes of a page and of a state line; see ``models.base``."""
-        return slot_cache_sizes(self.config, page_length, self.dtype)
+        return slot_cache_sizes(
+            self.config, page_length, self.dtype, self.numerics.is_deterministic
+        )
 
     @torch.inference_mode()
     def hidden(
@@ -105,7 +110,9 @@ class HybridModel(LanguageModel):
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
         own = self.config
         cover = None if own.coreset is None else _cover(own.coreset)
-        layout = build_layout(batch, caches, own.rotary_dim, own.rope_theta, cover=cover)
+        layout = build_layout(
+            batch, caches, self.numerics, Rotary(own.rotary_dim, own.rope_theta), cover=cover
+        )
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
             x = self._run(layer, number, x, layout, caches, trace, hits)

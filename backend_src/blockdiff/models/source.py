@@ -11,6 +11,7 @@ from torch import Tensor
 
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span
+from blockdiff.models.numerics import Numerics
 
 # rank and ways: the rank-th of so many equal parts
 Part = tuple[int, int]
@@ -32,6 +33,11 @@ class ExpertNames:
 
 class WeightSource(Protocol):
     """Weights by canonical name, on the model's device. Only what is asked for is read."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """How the model computes, projections that it makes of tensors included."""
+        ...
 
     def tensor(self, name: str, rows: Sequence[Span] | None = None) -> Tensor:
         """A tensor in high precision, or its ``rows`` (of the first axis) laid end to end."""

@@ -56,6 +56,7 @@ class SplitSource:
         self.whole = whole
         self.share = share
         self.cuts = make_cuts(share)
+        self.numerics = whole.numerics
 
     def tensor(self, name: str, rows: Sequence[Span] | None = None) -> Tensor:
         """See ``WeightSource``."""

@@ -5,6 +5,7 @@ Knows nothing of layers, files, requests or sampling.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.embedding import make_embedding
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.numerics import Numerics
 from blockdiff.models.share import Share
 from blockdiff.models.states import slot_states
 from blockdiff.pages import CachePool, CacheSizes
@@ -34,10 +36,18 @@ class LanguageModel(ABC):
     bytes_read = 0
     """Of the checkpoint's weights, for this rank; set by the loader."""
 
-    def __init__(self, info: ModelInfo, embedding: Tensor, output: Tensor, share: Share) -> None:
+    def __init__(
+        self,
+        info: ModelInfo,
+        embedding: Tensor,
+        output: Tensor,
+        share: Share,
+        numerics: Numerics,
+    ) -> None:
         """``embedding`` and ``output`` [V here, H] are this rank's rows of the vocabulary."""
-        self.info = info
+        self.info = replace(info, is_deterministic=numerics.is_deterministic)
         self.share = share
+        self.numerics = numerics
         self.group = share.group
         self.embed = make_embedding(embedding, share.group)
         self.output = output
@@ -68,7 +78,13 @@ class LanguageModel(ABC):
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32."""
-        return self.group.all_gather(logits(hidden, self.output), 1)
+        return self.group.all_gather(self._score(hidden), 1)
+
+    def _score(self, hidden: Tensor, cap: float | None = None) -> Tensor:
+        """This rank's logits [L, V here] float32, softly bounded by ``cap``."""
+        return self.numerics.run(
+            ("head", *self.output.shape), lambda rows: logits(rows, self.output, cap), hidden
+        )
 
     @torch.inference_mode()
     def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:

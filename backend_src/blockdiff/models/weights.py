@@ -11,7 +11,7 @@ from blockdiff.config import LINEAR, HybridConfig
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights
 from blockdiff.models.layers.gated_delta import GatedDeltaWeights, PreviewWeights
-from blockdiff.models.layers.linear import concat_rows
+from blockdiff.models.layers.linear import DenseLinear, concat_rows
 from blockdiff.models.layers.sparse_moe import MoeWeights
 from blockdiff.models.source import ExpertNames, WeightSource
 
@@ -158,7 +158,8 @@ def moe_weights(source: WeightSource, layer: int, config: HybridConfig) -> MoeWe
         inner=config.moe_intermediate_size,
         shared=own + "shared_expert.",
     )
-    return MoeWeights(torch.cat(rows), source.experts(names))
+    router = source.numerics.linear(DenseLinear(torch.cat(rows)))
+    return MoeWeights(router, source.experts(names))
 
 
 def expert_shapes(layout: ExpertLayout, num_experts: int, inner: int, hidden: int) -> Shapes:

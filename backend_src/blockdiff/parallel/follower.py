@@ -48,6 +48,7 @@ class Orders:
     device: str
     dtype: str
     threads: int
+    deterministic: bool
     meeting_file: str
     timeout_seconds: float
 
@@ -117,7 +118,9 @@ def run(orders: Orders, connection: Connection) -> None:
         # kernels without a tensor to look at start on the current device
         torch.cuda.set_device(device)
     group = DistributedGroup(orders.rank, orders.size, device)
-    model = load_model(orders.folder, device, orders.dtype, group=group)
+    model = load_model(
+        orders.folder, device, orders.dtype, group=group, deterministic=orders.deterministic
+    )
     report(connection, "ready", bytes_read=model.bytes_read)
     group.connect(Path(orders.meeting_file), orders.timeout_seconds)
     performer = Performer(model, group)

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from blockdiff.checkpoint import load_model
-from blockdiff.checkpoint.load import Progress, Tell
+from blockdiff.checkpoint.load import LoadedModel, Progress, Tell, load_with_report, log_report
 from blockdiff.config import load_config
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import ConditionedModel
@@ -36,7 +35,11 @@ def load_shared(
     With more than one rank the calling thread's torch threads become this rank's share of them.
     """
     if settings.tensor_parallel == 1:
-        return load_model(folder, device, dtype, progress, tell=tell)
+        loaded = load_with_report(
+            folder, device, dtype, progress, deterministic=settings.deterministic
+        )
+        _tell(folder, loaded, tell)
+        return loaded.model
     return load_parallel(folder, device, dtype, settings, progress, tell)
 
 
@@ -58,18 +61,30 @@ def load_parallel(
         "folder": str(folder.resolve()),
         "dtype": dtype,
         "threads": threads,
+        "deterministic": settings.deterministic,
     }
     torch.set_num_threads(threads)
     ranks = Ranks(group, orders, devices, settings.timeout_seconds)
     try:
         began = time.monotonic()
-        own = load_model(folder, devices[0], dtype, progress, group, tell)
+        loaded = load_with_report(
+            folder, devices[0], dtype, progress, group, settings.deterministic
+        )
         ranks.meet(time.monotonic() - began)
+        _tell(folder, loaded, tell)
     except BaseException:
         ranks.close()
         raise
+    own = loaded.model
     kind = ParallelConditionedModel if isinstance(own, ConditionedModel) else ParallelModel
     return kind(own, group, ranks)
+
+
+def _tell(folder: Path, loaded: LoadedModel, tell: Tell | None) -> None:
+    if tell is None:
+        log_report(folder, loaded)
+    else:
+        tell(loaded)
 
 
 def rank_devices(device: str, size: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""How many processes share a model. Needs no torch; knows nothing of processes."""
+"""How many processes share a model, and what they agree on. Needs no torch."""
 
 from dataclasses import dataclass
 
@@ -16,6 +16,8 @@ class ParallelSettings:
     timeout_seconds: float = RANK_TIMEOUT
     threads: int | None = None
     """CPU threads of all ranks together; None: torch's own choice."""
+    deterministic: bool = False
+    """Whether the ranks compute so that a request's bits do not depend on the batch."""
 
     def __post_init__(self) -> None:
         if self.tensor_parallel < 1:

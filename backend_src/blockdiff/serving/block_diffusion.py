@@ -61,7 +61,10 @@ def build_engine(
             say(line)
 
     parallel = ParallelSettings(
-        settings.tensor_parallel, settings.tensor_parallel_timeout_seconds, settings.threads
+        settings.tensor_parallel,
+        settings.tensor_parallel_timeout_seconds,
+        settings.threads,
+        settings.deterministic,
     )
     progress = LoggedProgress("loading weights", say)
     model = load_shared(settings.model, settings.device, settings.dtype, parallel, progress, tell)
@@ -73,7 +76,8 @@ def build_engine(
         prefill_token_budget=settings.prefill_token_budget,
         max_output_tokens=settings.max_output_tokens,
         num_threads=threads,
-        truncate_last_block=settings.truncate_last_block == "yes",
+        deterministic=settings.deterministic,
+        truncate_last_block=settings.truncate_last_block,
         load_aware=_load_aware(settings),
         expert_statistics_interval=settings.expert_statistics_interval,
     )
@@ -88,7 +92,7 @@ def build_engine(
 def _load_aware(settings: Settings) -> Any:
     from blockdiff.scheduler.load import LoadAware
 
-    if settings.load_aware == "no":
+    if not settings.load_aware:
         return None
     return LoadAware(settings.load_aware_lowest_threshold, settings.load_aware_fewest_steps)
 

@@ -53,12 +53,13 @@ class Settings:
     max_context: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
+    deterministic: bool = False
     tensor_parallel: int = 1
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
     max_output_tokens: int = 4096
-    truncate_last_block: str = "no"
-    load_aware: str = "no"  # whether quality "balanced" gives way while requests wait
+    truncate_last_block: bool = False
+    load_aware: bool = False  # whether quality "balanced" gives way while requests wait
     load_aware_lowest_threshold: float = 0.7
     load_aware_fewest_steps: float = 0.5  # share of a request's own steps
     expert_statistics_interval: int = 16
@@ -111,6 +112,10 @@ def _choice(*allowed: str) -> Callable[[str, str], Any]:
     return read
 
 
+def _yes_or_no(name: str, text: str) -> bool:
+    return bool(_choice("yes", "no")(name, text) == "yes")
+
+
 def _digest(name: str, text: str) -> str:
     if text != NO_MANIFEST and not re.fullmatch("[0-9a-f]{64}", text):
         raise ConfigError(f"{name}: got {text!r}, allowed 64 hex digits or {NO_MANIFEST!r}")
@@ -128,12 +133,13 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "max_context": _integer(1, 1 << 24),
     "device": _choice("cpu", "cuda"),
     "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
+    "deterministic": _yes_or_no,
     "tensor_parallel": _integer(1, 64),
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),
     "max_output_tokens": _integer(1, 1 << 24),
-    "truncate_last_block": _choice("yes", "no"),
-    "load_aware": _choice("yes", "no"),
+    "truncate_last_block": _yes_or_no,
+    "load_aware": _yes_or_no,
     "load_aware_lowest_threshold": _share(0.0),
     "load_aware_fewest_steps": _share(0.01),
     "expert_statistics_interval": _integer(0, 1 << 20),
@@ -174,7 +180,7 @@ def read_settings(
         raise ConfigError("BLOCKDIFF_MODEL: not set; give the checkpoint folder there")
     if values.get("verify") == "done" and "manifest_sha256" not in values:
         raise ConfigError("verify: 'done' needs manifest_sha256, the hash that was verified")
-    if values.get("load_aware", "no") == "no":
+    if not values.get("load_aware", False):
         for name in sorted(values):
             if name.startswith("load_aware_"):
                 raise ConfigError(f"{name}: only with load_aware 'yes'")

@@ -20,7 +20,8 @@ def block_probabilities(
     grouped = (key_heads, state.shape[1] // key_heads)
     both = l2_normalise(torch.cat((query, key), dim=2).to(compute)).transpose(1, 2)
     # [G, Hk, 1, T, dk] against value heads grouped as [G, Hk, repeats, ...]
-    q, k = both.unsqueeze(2).tensor_split(2, dim=1)
+    # products would copy what is not contiguous, depending on how many segments there are
+    q, k = (half.contiguous() for half in both.unsqueeze(2).tensor_split(2, dim=1))
     history = (q @ state.view(-1, *grouped, *state.shape[2:])) * query.shape[-1] ** -0.5
     scale, bias, slope = (
         x.to(compute).view(*grouped, 1, 1) for x in (logit_scale, history_bias, history_c)
@@ -48,6 +49,6 @@ def block_softmax(
         padding = ~mask.unsqueeze(-1).unsqueeze(-1)
         query, key, value = (x.masked_fill(padding, 0) for x in (query, key, value))
     p, history = block_probabilities(query, key, state, logit_scale, history_bias, history_c, mask)
-    values = value.to(state.dtype).transpose(1, 2)
+    values = value.to(state.dtype).transpose(1, 2).contiguous()
     mixed = torch.addcmul(p[..., 1:] @ values, p[..., :1], history)
     return mixed.transpose(1, 2)

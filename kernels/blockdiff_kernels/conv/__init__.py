@@ -10,28 +10,48 @@ mirrored_taps: wR for which preview_conv is silu(causal + mirrored - centre tap)
 from torch import Tensor
 
 from blockdiff_kernels.conv import reference
+from blockdiff_kernels.conv.reference import Depthwise, depthwise, steady_depthwise
+
+__all__ = [
+    "Depthwise",
+    "causal_conv",
+    "depthwise",
+    "mirrored_taps",
+    "preview_conv",
+    "steady_depthwise",
+]
 
 
 def causal_conv(
-    u: Tensor, tail: Tensor, weight: Tensor, lengths: Tensor | None = None
+    u: Tensor,
+    tail: Tensor,
+    weight: Tensor,
+    lengths: Tensor | None = None,
+    mix: Depthwise = depthwise,
 ) -> tuple[Tensor, Tensor]:
     """Causal convolution; returns (y [G, T, C], new_tail [G, k-1, C]) in ``u.dtype``.
 
     u [G, T, C], tail [G, k-1, C] oldest first, weight [C, k] with the last tap on the current row.
     lengths [G] int64: valid rows per segment (None: all T); padding reaches neither y nor new_tail.
+    ``mix``: ``steady_depthwise`` computes every row alike, whatever the sizes.
     """
-    return reference.causal_conv(u, tail, weight, lengths)
+    return reference.causal_conv(u, tail, weight, lengths, mix)
 
 
 def preview_conv(
-    u: Tensor, tail: Tensor, weight: Tensor, right_weight: Tensor, mask: Tensor | None = None
+    u: Tensor,
+    tail: Tensor,
+    weight: Tensor,
+    right_weight: Tensor,
+    mask: Tensor | None = None,
+    mix: Depthwise = depthwise,
 ) -> Tensor:
     """Convolution of a block that also looks right; returns y [G, T, C] in ``u.dtype``.
 
     u [G, T, C], tail [G, k-1, C], weight [C, k], right_weight [C, r].
     mask [G, T] bool: False rows are padding and count as zero (None: no padding).
     """
-    return reference.preview_conv(u, tail, weight, right_weight, mask)
+    return reference.preview_conv(u, tail, weight, right_weight, mask, mix)
 
 
 def mirrored_taps(weight: Tensor) -> Tensor:

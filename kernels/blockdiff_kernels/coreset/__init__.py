@@ -12,6 +12,7 @@ from torch import Tensor
 
 from blockdiff_kernels.coreset import reference
 from blockdiff_kernels.coreset.reference import RowBlocks
+from blockdiff_kernels.pointwise import FAST, Pointwise
 
 __all__ = ["RowBlocks", "pool_by_mass", "pool_by_maximum", "route_block", "route_inside"]
 
@@ -41,10 +42,16 @@ def route_inside(logits: Tensor, allowed: Tensor, top_k: int) -> tuple[Tensor, T
 
 
 def route_block(
-    logits: Tensor, bias: Tensor, blocks: RowBlocks, capacity: int, top_k: int, scale: float
+    logits: Tensor,
+    bias: Tensor,
+    blocks: RowBlocks,
+    capacity: int,
+    top_k: int,
+    scale: float,
+    pointwise: Pointwise = FAST,
 ) -> tuple[Tensor, Tensor]:
     """Weights [R, k] float32 and expert ids [R, k] int64 of LLaDA2.2's block routing.
 
     logits [R, E]; bias [E], for the choice only; ``capacity`` at least ``top_k``.
     """
-    return reference.route_block(logits, bias, blocks, capacity, top_k, scale)
+    return reference.route_block(logits, bias, blocks, capacity, top_k, scale, pointwise)

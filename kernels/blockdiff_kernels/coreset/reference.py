@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blockdiff_kernels.pointwise import FAST, Pointwise
+
 # Probabilities are summed as integers of this unit: exact, so that neither the order of the rows
 # nor what else is in the round can move an expert over the cut.
 _UNIT = 2.0**-40
@@ -49,10 +51,16 @@ def route_inside(logits: Tensor, allowed: Tensor, top_k: int) -> tuple[Tensor, T
 
 
 def route_block(
-    logits: Tensor, bias: Tensor, blocks: RowBlocks, capacity: int, top_k: int, scale: float
+    logits: Tensor,
+    bias: Tensor,
+    blocks: RowBlocks,
+    capacity: int,
+    top_k: int,
+    scale: float,
+    pointwise: Pointwise = FAST,
 ) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+    scores = pointwise.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
     choice = scores + bias.to(scores.dtype)
     ids = best_allowed(choice, pool_by_maximum(choice, blocks, capacity), top_k)
     weights = scores.gather(1, ids)

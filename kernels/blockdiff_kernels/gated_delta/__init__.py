@@ -12,11 +12,17 @@ S<_T = 0;  S<_{t-1} = exp(g_t) S<_t + k_t (beta_t (v_t - exp(g_t) S<_t^T k_t))^T
 from torch import Tensor
 
 from blockdiff_kernels.gated_delta import reference
+from blockdiff_kernels.pointwise import FAST, Pointwise
+
+# rows of a chunk of the grid that states keep to where results must not depend on the batch
+GRID_ROWS = 32
 
 
-def decay_and_beta(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+def decay_and_beta(
+    a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, pointwise: Pointwise = FAST
+) -> tuple[Tensor, Tensor]:
     """Log decay g and write strength beta, float32, from a, b [..., Hv] and A_log, dt_bias [Hv]."""
-    return reference.decay_and_beta(a, b, a_log, dt_bias)
+    return reference.decay_and_beta(a, b, a_log, dt_bias, pointwise)
 
 
 def gated_delta(
@@ -36,6 +42,27 @@ def gated_delta(
     mask [G, T] bool: False rows are padding, which change neither outputs nor state (None: none).
     """
     return reference.gated_delta(query, key, value, log_decay, beta, state, mask, chunk)
+
+
+def gated_delta_on_grid(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    anchor: Tensor,
+    mask: Tensor,
+    whole: Tensor,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``gated_delta`` from ``anchor``, the state at a point of a grid of ``chunk`` rows.
+
+    T is a multiple of ``chunk``, and rows of ``mask`` False come last: every product has the shape
+    of one chunk, so that a row's bits do not depend on how many rows follow. Returns o, the state
+    after all rows and the state after the first ``whole`` [G] int64 chunks, the next anchor.
+    """
+    inputs = (query, key, value, log_decay, beta)
+    return reference.gated_delta_on_grid(*inputs, anchor, mask, whole, chunk)
 
 
 def two_sweeps(

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff_kernels.pointwise import FAST, Pointwise
+
 NORM_EPS = 1e-6
 
 
@@ -13,11 +15,13 @@ def l2_normalise(x: Tensor) -> Tensor:
     return x * (squares + NORM_EPS).rsqrt().unsqueeze(-1)
 
 
-def decay_and_beta(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+def decay_and_beta(
+    a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, pointwise: Pointwise = FAST
+) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
     compute = torch.promote_types(a.dtype, torch.float32)
-    rate = functional.softplus(a.to(compute) + dt_bias.to(compute))
-    return -a_log.to(compute).exp() * rate, b.to(compute).sigmoid()
+    rate = pointwise.softplus(a.to(compute) + dt_bias.to(compute))
+    return -a_log.to(compute).exp() * rate, pointwise.sigmoid(b.to(compute))
 
 
 def gated_delta(
@@ -32,8 +36,42 @@ def gated_delta(
 ) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
     rows = query.shape[1]
+    chunk = min(chunk, rows)
+    chunks = _cut(query, key, value, log_decay, beta, state.dtype, mask, chunk)
+    outputs, state, _ = _scan(*chunks, state)
+    return outputs.flatten(2, 3)[:, :, :rows].transpose(1, 2), state
+
+
+def gated_delta_on_grid(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    anchor: Tensor,
+    mask: Tensor,
+    whole: Tensor,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See the package docstring."""
+    assert query.shape[1] % chunk == 0, "rows fill whole chunks"
+    chunks = _cut(query, key, value, log_decay, beta, anchor.dtype, mask, chunk)
+    outputs, state, anchor = _scan(*chunks, anchor, whole)
+    return outputs.flatten(2, 3).transpose(1, 2), state, anchor
+
+
+def _cut(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    compute: torch.dtype,
+    mask: Tensor | None,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Inputs of ``_scan`` from those of ``gated_delta``, padding and missing rows made zero."""
     repeats = value.shape[2] // query.shape[2]
-    compute = state.dtype
     inputs = [
         l2_normalise(query.to(compute)).repeat_interleave(repeats, dim=2) * query.shape[-1] ** -0.5,
         l2_normalise(key.to(compute)).repeat_interleave(repeats, dim=2),
@@ -44,11 +82,8 @@ def gated_delta(
     if mask is not None:
         padding = ~mask.unsqueeze(-1).unsqueeze(-1)
         inputs = [x.masked_fill(padding, 0) for x in inputs]
-    chunk = min(chunk, rows)
-    short = -rows % chunk
-    q, k, v, g, b = (_to_chunks(x, chunk, short) for x in inputs)
-    outputs, state = _scan(q, k, v, g.squeeze(-1), b, state)
-    return outputs.flatten(2, 3)[:, :, :rows].transpose(1, 2), state
+    q, k, v, g, b = (_to_chunks(x, chunk, -query.shape[1] % chunk) for x in inputs)
+    return q, k, v, g.squeeze(-1), b
 
 
 def two_sweeps(
@@ -83,16 +118,24 @@ def _one_row_late(x: Tensor) -> Tensor:
 
 def _to_chunks(x: Tensor, chunk: int, short: int) -> Tensor:
     """[G, T, H, D] -> [G, H, chunks, chunk, D], zero rows appended."""
-    x = x.transpose(1, 2)
+    # products would copy what is not contiguous, or not, depending on the numbers of segments
+    x = x.transpose(1, 2).contiguous()
     if short:
         x = functional.pad(x, (0, 0, 0, short))
-    return x.reshape(*x.shape[:2], -1, chunk, x.shape[3])
+    return x.view(*x.shape[:2], -1, chunk, x.shape[3])
 
 
 def _scan(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Chunk inputs [G, H, N, C, .], g [G, H, N, C] -> outputs [G, H, N, C, dv] and the state.
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    whole: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Chunk inputs [G, H, N, C, .], g [G, H, N, C] -> outputs [G, H, N, C, dv], the state, and the
+    state after the first ``whole`` [G] chunks (None: not wanted).
 
     Per chunk, with gamma the running decay and D_ij = gamma_i / gamma_j for j <= i:
     (I + tril(beta K K^T . D, -1)) [U | W] = beta [V | gamma K];  U <- U - W S
@@ -112,9 +155,11 @@ def _scan(
     queries = gamma * q
     keys = (k * (running[..., -1:] - running).exp().unsqueeze(-1)).transpose(-1, -2)
     last = gamma[..., -1:, :]
-    outputs = []
+    outputs, anchor = [], state
     for i in range(q.shape[2]):
         updates = pseudo_values[:, :, i] - weights[:, :, i] @ state
         outputs.append(queries[:, :, i] @ state + mixing[:, :, i] @ updates)
         state = last[:, :, i] * state + keys[:, :, i] @ updates
-    return torch.stack(outputs, dim=2), state
+        if whole is not None:
+            anchor = torch.where((whole > i).view(-1, 1, 1, 1), state, anchor)
+    return torch.stack(outputs, dim=2), state, anchor

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from blockdiff_kernels.moe import reference
+from blockdiff_kernels.pointwise import FAST, Pointwise
 
 # few rows through few small experts: computing them all costs less than sorting rows by expert
 DENSE_EXPERTS = 32
@@ -34,10 +35,16 @@ def route(logits: Tensor, top_k: int, is_normalised: bool = True) -> tuple[Tenso
 
 
 def route_groups(
-    logits: Tensor, bias: Tensor, top_k: int, groups: int, kept_groups: int, scale: float
+    logits: Tensor,
+    bias: Tensor,
+    top_k: int,
+    groups: int,
+    kept_groups: int,
+    scale: float,
+    pointwise: Pointwise = FAST,
 ) -> tuple[Tensor, Tensor]:
     """Weights [R, k] float32 and expert ids [R, k] int64 from logits [R, E] and ``bias`` [E]."""
-    return reference.route_groups(logits, bias, top_k, groups, kept_groups, scale)
+    return reference.route_groups(logits, bias, top_k, groups, kept_groups, scale, pointwise)
 
 
 def route_scaled(logits: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -45,9 +52,11 @@ def route_scaled(logits: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tens
     return reference.route_scaled(logits, expert_scale, top_k)
 
 
-def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
+def gated(
+    gate: Tensor, up: Tensor, activation: str = "silu", pointwise: Pointwise = FAST
+) -> Tensor:
     """activation(gate) * up, both of one shape."""
-    return reference.gated(gate, up, activation)
+    return reference.gated(gate, up, activation, pointwise)
 
 
 def prefers_all_experts(rows: int, down: Tensor) -> bool:
@@ -94,6 +103,20 @@ def experts_one_by_one(
     return reference.experts_one_by_one(x, weights, ids, experts, apply)
 
 
+def experts_by_rank(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    experts: int,
+    apply: Callable[[int, Tensor], Tensor],
+) -> Tensor:
+    """``experts_one_by_one``, a row's experts added up in the order of its ``ids``.
+
+    No sum goes through memory that several rows write to, so that its order is the same anywhere.
+    """
+    return reference.experts_by_rank(x, weights, ids, experts, apply)
+
+
 def all_experts(
     x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, activation: str = "silu"
 ) -> Tensor:
@@ -102,14 +125,19 @@ def all_experts(
 
 
 def with_shared(
-    weights: Tensor, ids: Tensor, gate: Tensor, num_experts: int, total: int
+    weights: Tensor,
+    ids: Tensor,
+    gate: Tensor,
+    num_experts: int,
+    total: int,
+    pointwise: Pointwise = FAST,
 ) -> tuple[Tensor, Tensor]:
     """Add the shared expert, experts ``num_experts`` to ``total`` of the stack, to every row.
 
     weights [R, k] float32 and ids [R, k] int64 of the routed experts; gate [R, 1], before its
     sigmoid. Returns both [R, k + total - num_experts].
     """
-    return reference.with_shared(weights, ids, gate, num_experts, total)
+    return reference.with_shared(weights, ids, gate, num_experts, total, pointwise)
 
 
 def weigh_with_shared(routing: Tensor, gate: Tensor, top_k: int, total: int) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff_kernels.pointwise import FAST, Pointwise
+
 
 def route(logits: Tensor, top_k: int, is_normalised: bool = True) -> tuple[Tensor, Tensor]:
     """See the package docstring. Softmax of the chosen logits is the renormalised softmax."""
@@ -17,10 +19,16 @@ def route(logits: Tensor, top_k: int, is_normalised: bool = True) -> tuple[Tenso
 
 
 def route_groups(
-    logits: Tensor, bias: Tensor, top_k: int, groups: int, kept_groups: int, scale: float
+    logits: Tensor,
+    bias: Tensor,
+    top_k: int,
+    groups: int,
+    kept_groups: int,
+    scale: float,
+    pointwise: Pointwise = FAST,
 ) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+    scores = pointwise.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
     # [R, groups, experts of a group]
     choice = (scores + bias.to(scores.dtype)).unflatten(1, (groups, -1))
     group_scores = choice.topk(2, dim=-1).values.sum(-1)
@@ -35,11 +43,16 @@ def route_groups(
 
 
 def with_shared(
-    weights: Tensor, ids: Tensor, gate: Tensor, num_experts: int, total: int
+    weights: Tensor,
+    ids: Tensor,
+    gate: Tensor,
+    num_experts: int,
+    total: int,
+    pointwise: Pointwise = FAST,
 ) -> tuple[Tensor, Tensor]:
     """See the package."""
     always = torch.arange(num_experts, total, device=ids.device).expand(ids.shape[0], -1)
-    opened = gate.to(weights.dtype).sigmoid().expand(-1, total - num_experts)
+    opened = pointwise.sigmoid(gate.to(weights.dtype)).expand(-1, total - num_experts)
     return torch.cat((weights, opened), dim=1), torch.cat((ids, always), dim=1)
 
 
@@ -49,12 +62,12 @@ def route_scaled(logits: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tens
     return weights * expert_scale.to(weights.dtype)[ids], ids
 
 
-def gated(gate: Tensor, up: Tensor, activation: str = "silu") -> Tensor:
+def gated(
+    gate: Tensor, up: Tensor, activation: str = "silu", pointwise: Pointwise = FAST
+) -> Tensor:
     """See the package docstring."""
     assert activation in ("silu", "gelu_tanh"), activation
-    if activation == "silu":
-        return functional.silu(gate) * up
-    return functional.gelu(gate, approximate="tanh") * up
+    return (pointwise.silu if activation == "silu" else pointwise.gelu_tanh)(gate) * up
 
 
 def dense_weights(logits: Tensor, top_k: int) -> Tensor:
@@ -113,13 +126,38 @@ def experts_one_by_one(
     apply: Callable[[int, Tensor], Tensor],
 ) -> Tensor:
     """See the package."""
-    top_k = ids.shape[1]
+    outputs, order = _apply_sorted(x, ids, experts, apply)
+    scaled = outputs * weights.flatten().index_select(0, order).unsqueeze(-1).to(x.dtype)
+    return torch.zeros_like(x).index_add(0, order // ids.shape[1], scaled)
+
+
+def experts_by_rank(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    experts: int,
+    apply: Callable[[int, Tensor], Tensor],
+) -> Tensor:
+    """See the package."""
+    outputs, order = _apply_sorted(x, ids, experts, apply)
+    places = x.new_zeros(ids.numel(), x.shape[1]).index_copy_(0, order, outputs)
+    scaled = places.view(*ids.shape, -1) * weights.unsqueeze(-1).to(x.dtype)
+    first, *others = scaled.unbind(1)
+    for other in others:
+        first = first + other
+    return first
+
+
+def _apply_sorted(
+    x: Tensor, ids: Tensor, experts: int, apply: Callable[[int, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Outputs [N, H] of all rows' experts, expert by expert, and the places [N] of their ids."""
     counts = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
     order = ids.flatten().argsort(stable=True)[: sum(counts)]
-    rows = order // top_k
     parts = [x[:0]]
-    for expert, part in enumerate(x.index_select(0, rows).split_with_sizes(counts)):
+    for expert, part in enumerate(
+        x.index_select(0, order // ids.shape[1]).split_with_sizes(counts)
+    ):
         if part.shape[0]:
             parts.append(apply(expert, part))
-    scaled = torch.cat(parts) * weights.flatten().index_select(0, order).unsqueeze(-1).to(x.dtype)
-    return torch.zeros_like(x).index_add(0, rows, scaled)
+    return torch.cat(parts), order

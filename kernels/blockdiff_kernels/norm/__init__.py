@@ -9,6 +9,7 @@ gated_rms_norm:  y = x * rsqrt(mean(x^2) + eps) * w * silu(gate)   (weight not z
 from torch import Tensor
 
 from blockdiff_kernels.norm import reference
+from blockdiff_kernels.pointwise import FAST, Pointwise
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -35,9 +36,11 @@ def plain_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return reference.plain_rms_norm(x, weight, eps)
 
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, pointwise: Pointwise = FAST
+) -> Tensor:
     """Gated RMS norm over the last axis, in float32, cast to ``gate.dtype``.
 
     x [..., D] (often float32), gate [..., D], weight [D].
     """
-    return reference.gated_rms_norm(x, gate, weight, eps)
+    return reference.gated_rms_norm(x, gate, weight, eps, pointwise)

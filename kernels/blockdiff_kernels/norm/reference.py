@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from blockdiff_kernels.pointwise import FAST, Pointwise
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See the package docstring."""
@@ -21,10 +23,12 @@ def plain_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return (x_hat if weight is None else x_hat * weight.to(x_hat.dtype)).to(x.dtype)
 
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, pointwise: Pointwise = FAST
+) -> Tensor:
     """See the package docstring."""
     x_hat = _normalise(x, eps)
-    opened = torch.nn.functional.silu(gate.to(x_hat.dtype))
+    opened = pointwise.silu(gate.to(x_hat.dtype))
     return (x_hat * weight.to(x_hat.dtype) * opened).to(gate.dtype)
 
 

@@ -41,7 +41,7 @@ def test_it_is_warm_before_it_serves(settings: Settings, monkeypatch: pytest.Mon
 def test_settings_reach_the_engine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[EngineConfig] = []
     monkeypatch.setattr(Engine, "warm_up", lambda engine: seen.append(engine.config))
-    chosen = replace(settings, truncate_last_block="yes", load_aware="yes")
+    chosen = replace(settings, truncate_last_block=True, load_aware=True)
     for one in (settings, replace(chosen, load_aware_lowest_threshold=0.6)):
         build_engine(one).loop.shutdown(0.0)
     assert [config.truncate_last_block for config in seen] == [False, True]

@@ -11,8 +11,8 @@ from blockdiff.cache import KeyValueCaches, LayerCaches
 from blockdiff.config import AttentionConfig, HybridConfig
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
-from blockdiff_kernels.attention import attention
 from blockdiff_kernels.norm import rms_norm, scaled_rms_norm
+from blockdiff_kernels.pointwise import Pointwise
 from blockdiff_kernels.rope import apply_rope
 
 
@@ -28,8 +28,11 @@ class AttentionWeights:
 class GatedAttention:
     """Commits attend causally and write keys and values; previews see their whole block."""
 
-    def __init__(self, config: HybridConfig, weights: AttentionWeights, index: int) -> None:
+    def __init__(
+        self, config: HybridConfig, weights: AttentionWeights, index: int, pointwise: Pointwise
+    ) -> None:
         self.weights = weights
+        self.pointwise = pointwise
         self.index = index  # among the attention layers, which is the caches' order
         self.eps = config.rms_norm_eps
         self.heads = config.num_attention_heads
@@ -43,7 +46,7 @@ class GatedAttention:
         turned, value, gate = projected.split_with_sizes(sizes, dim=1)
         turned = rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
-        y = attend(turned, value, layout, caches, self.index) * gate.sigmoid()
+        y = attend(turned, value, layout, caches, self.index) * self.pointwise.sigmoid(gate)
         return self.weights.out_proj(y.flatten(1))
 
 
@@ -89,8 +92,7 @@ def attend(
     for group in layout.groups:
         query, key = group.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         own = (query, key, group.pad(value))
-        past = (keys, values, group.pages)
-        mixed.append(attention(*own, *past, group.visible, group.mask, scale))
+        mixed.append(group.look(own, (keys, values), scale))
     return layout.flatten(mixed)
 
 

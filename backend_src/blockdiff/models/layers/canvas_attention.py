@@ -14,7 +14,6 @@ from blockdiff.models.layers.attention import attend
 from blockdiff.models.layers.canvas_rows import RingGroup, RingLayout, RingWave
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
-from blockdiff_kernels.attention import attention
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.rope import apply_rope
 
@@ -103,8 +102,7 @@ class SlidingCanvasAttention(CanvasAttention):
         query, key = rows.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         # every place of the rings is a page of its own
         keys, values = (self._places(store).unsqueeze(2) for store in self._rings(caches))
-        own, past = (query, key, rows.pad(value)), (keys, values, group.places)
-        return attention(*own, *past, group.visible, rows.mask, NO_SCALING)
+        return group.look((query, key, rows.pad(value)), (keys, values), NO_SCALING)
 
     def _write(self, turned: Tensor, value: Tensor, wave: RingWave, caches: CanvasCaches) -> None:
         key = turned[:, turned.shape[1] - value.shape[1] :]

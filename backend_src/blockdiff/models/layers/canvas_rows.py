@@ -12,6 +12,8 @@ from torch import Tensor
 
 from blockdiff.models.base import RoundBatch
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
+from blockdiff.models.layers.looks import Look, Sight
+from blockdiff.models.numerics import Numerics
 from blockdiff.pages import Ints
 from blockdiff.transfer import to_device
 from blockdiff_kernels.attention import window_visibility
@@ -47,8 +49,7 @@ class RingGroup:
     """A group of the layout with what it needs to attend over rings."""
 
     rows: SegmentGroup
-    places: Tensor | None  # [G, cached] of the last positions before each context, oldest first
-    visible: Tensor | None  # [G, 1, T, cached + T]
+    look: Look  # at the last positions before each context and at own rows
 
 
 @dataclass
@@ -73,7 +74,7 @@ class RingLayout:
 
 
 def build_ring_layout(
-    batch: RoundBatch, layout: RoundLayout, window: int, capacity: int
+    batch: RoundBatch, layout: RoundLayout, window: int, capacity: int, numerics: Numerics
 ) -> RingLayout:
     """Index maps for rings of ``capacity`` places and a sliding ``window`` of positions."""
     groups, arrays = layout.groups, dict[str, Ints]()
@@ -91,7 +92,7 @@ def build_ring_layout(
             arrays[f"{name} {wave}"] = array
     moved = to_device(arrays, layout.token_ids.device)
     rings = [
-        _ring_group(group, moved.get(f"places {number}"), window)
+        _ring_group(group, moved.get(f"places {number}"), window, numerics)
         for number, group in enumerate(groups)
     ]
     return RingLayout(
@@ -138,12 +139,16 @@ def _wave(groups: tuple[RingGroup, ...], moved: Mapping[str, Tensor], wave: int)
     )
 
 
-def _ring_group(rows: SegmentGroup, places: Tensor | None, window: int) -> RingGroup:
-    if places is None and not rows.is_writing and rows.lengths is None:
-        return RingGroup(rows, None, None)
-    width, lengths = rows.host.width, rows.lengths
-    if lengths is None:
-        lengths = torch.full_like(rows.contexts, width)
-    cached = 0 if places is None else places.shape[1]
-    sizes = (width, cached, rows.is_writing, window)
-    return RingGroup(rows, places, window_visibility(rows.contexts, lengths, *sizes))
+def _ring_group(
+    rows: SegmentGroup, places: Tensor | None, window: int, numerics: Numerics
+) -> RingGroup:
+    width, lengths, visible = rows.host.width, rows.lengths, None
+    if places is not None or rows.is_writing or lengths is not None:
+        if lengths is None:
+            lengths = torch.full_like(rows.contexts, width)
+        cached = 0 if places is None else places.shape[1]
+        sizes = (width, cached, rows.is_writing, window)
+        visible = window_visibility(rows.contexts, lengths, *sizes)
+    # every place of the rings is a page of its own
+    sight = Sight(rows.contexts, width, places, 1, visible, rows.mask, is_ring=True)
+    return RingGroup(rows, numerics.look(sight))

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from blockdiff.cache import SlotCaches
 from blockdiff.config import HybridConfig
+from blockdiff.models.layers.commits import commit_at_once, commit_on_grid
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
 from blockdiff.models.layers.linear import Linear
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.conv import causal_conv
 from blockdiff_kernels.gated_delta import decay_and_beta, gated_delta
 from blockdiff_kernels.norm import gated_rms_norm
@@ -44,9 +46,16 @@ class GatedDeltaMixer:
     """Formulation A: a preview is the causal scan of the block that writes nothing back."""
 
     def __init__(
-        self, config: HybridConfig, weights: GatedDeltaWeights, layer: int, index: int
+        self,
+        config: HybridConfig,
+        weights: GatedDeltaWeights,
+        layer: int,
+        index: int,
+        numerics: Numerics,
     ) -> None:
         self.weights = weights
+        self.numerics = numerics
+        self.commit = commit_on_grid if numerics.is_deterministic else commit_at_once
         self.layer = layer  # in the model
         self.index = index  # among the delta layers, which is the caches' order
         self.eps = config.rms_norm_eps
@@ -67,47 +76,41 @@ class GatedDeltaMixer:
         for group in layout.groups:
             rows = group.pad(projected)
             if group.is_writing:
-                mixed.append(self._commit(rows, group, caches))
+                mixed.append(self.commit(self, rows, group, caches))
             else:
                 mixed.append(self.preview(rows, group, caches, trace))
         y = layout.flatten(mixed)
         gate = z.view(-1, self.value_heads, self.value_dim)
-        y = gated_rms_norm(y, gate, self.weights.norm, self.eps)
+        y = gated_rms_norm(y, gate, self.weights.norm, self.eps, self.numerics.pointwise)
         return self.weights.out_proj(y.flatten(1))
 
     def preview(
         self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
     ) -> Tensor:
         """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
-        return self._scan(rows, group, caches)[0]
+        return self.scan(rows, group, caches)[0]
 
-    def _commit(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches) -> Tensor:
-        mixed, state, tail = self._scan(rows, group, caches)
-        own = ((caches.layer_states[self.index], state), (caches.layer_tails[self.index], tail))
-        for store, new in own:
-            new = new.to(store.dtype)
-            store.index_copy_(0, group.slots, new)
-            if group.snapshot_lines is not None:
-                assert group.snapshot_members is not None, "they come together"
-                copies = new.index_select(0, group.snapshot_members)
-                store.index_copy_(0, group.snapshot_lines, copies)
-        return mixed
-
-    def _scan(
+    def scan(
         self, rows: Tensor, group: SegmentGroup, caches: SlotCaches
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Projected rows of segments -> mixed, and what their slots would have: state and tail."""
         u, _, b, a = rows.split_with_sizes(self.split, dim=-1)
         state, tail = self.read(group, caches)
-        convolved, tail = causal_conv(u, tail, self.weights.conv, group.lengths)
-        log_decay, beta = decay_and_beta(a, b, self.weights.a_log, self.weights.dt_bias)
+        mix = self.numerics.depthwise
+        convolved, tail = causal_conv(u, tail, self.weights.conv, group.lengths, mix)
         q, k, v = self.heads(convolved)
-        mixed, state = gated_delta(q, k, v, log_decay, beta, state, group.mask)
+        mixed, state = gated_delta(q, k, v, *self.gates(a, b), state, group.mask)
         return mixed, state, tail
 
     def read(self, group: SegmentGroup, caches: SlotCaches) -> tuple[Tensor, Tensor]:
         """Copies of the group's states [G, Hv, dk, dv] and tails [G, k - 1, C]."""
         state = caches.layer_states[self.index].index_select(0, group.slots)
         return state, caches.layer_tails[self.index].index_select(0, group.slots)
+
+    def gates(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Log decay and write strength [G, T, Hv] float32 of the projected a and b."""
+        own = self.weights
+        return decay_and_beta(a, b, own.a_log, own.dt_bias, self.numerics.pointwise)
 
     def heads(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[G, T, C] -> q, k [G, T, Hk, dk] and v [G, T, Hv, dv]."""

@@ -6,6 +6,7 @@ layout.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +14,12 @@ from torch import Tensor
 
 from blockdiff.cache import LayerCaches
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.grid_rows import GridRows, make_grid_rows
+from blockdiff.models.layers.looks import Look, Sight
 from blockdiff.models.layers.page_maps import page_table, read_pages, written_places
 from blockdiff.models.layers.row_blocks import BlockCover, number_blocks
 from blockdiff.models.layers.segments import GroupRows, group_segments, way_back
+from blockdiff.models.numerics import Numerics
 from blockdiff.pages import Ints
 from blockdiff.transfer import to_device
 from blockdiff_kernels.attention import visibility
@@ -33,10 +37,10 @@ class SegmentGroup:
     lengths: Tensor | None  # [G] int64; None: all segments have T rows
     rows: Tensor | None  # [G * T] int64 flat rows, padding repeats the last; None: the whole round
     mask: Tensor | None  # [G, T] bool, False for padding; None: no padding
-    pages: Tensor | None  # [G, n] int64 where cached rows lie; None: nothing is cached
-    visible: Tensor | None  # attention visibility [G, 1, T, n * page_length + T]
+    look: Look  # its attention over pages
     snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
     snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
+    _grid: GridRows | None = None
 
     @property
     def is_writing(self) -> bool:
@@ -46,6 +50,16 @@ class SegmentGroup:
         """Flat rows [R, ...] -> [G, T, ...]."""
         picked = x if self.rows is None else x.index_select(0, self.rows)
         return picked.view(*self.host.rows.shape, *x.shape[1:])
+
+    def on_grid(self, taps: int) -> GridRows:
+        """Where the rows lie on the grid of recurrent states; ``taps`` are those of a convolution,
+        the same in all layers."""
+        if self._grid is None:
+            lengths = self.lengths
+            if lengths is None:
+                lengths = torch.full_like(self.contexts, self.host.width)
+            self._grid = make_grid_rows(self.contexts, lengths, self.host.width, taps)
+        return self._grid
 
 
 @dataclass
@@ -70,11 +84,18 @@ class RoundLayout:
         return joined if self.unpad is None else joined.index_select(0, self.unpad)
 
 
+class Rotary(NamedTuple):
+    """Of the angles that rows turn by."""
+
+    dim: int
+    theta: float
+
+
 def build_layout(
     batch: RoundBatch,
     caches: LayerCaches,
-    rotary_dim: int,
-    theta: float,
+    numerics: Numerics,
+    rotary: Rotary,
     is_block_causal: bool = False,
     cover: BlockCover | None = None,
 ) -> RoundLayout:
@@ -83,7 +104,7 @@ def build_layout(
     Rows of a writing segment see their own segment causally or, for ``is_block_causal``, all of
     their block and the blocks before it. ``cover``: the rows whose blocks routers ask for.
     """
-    groups = group_segments(batch)
+    groups = group_segments(batch, numerics.is_deterministic)
     page_length, table = caches.room.pool.page_length, page_table(batch, caches.room)
     arrays = {name: getattr(batch, name) for name in ("token_ids", "positions", "logit_rows")}
     back, count = way_back(groups, len(batch.token_ids)), 0
@@ -98,13 +119,14 @@ def build_layout(
         for name, array in _group_arrays(batch, group, pages, is_block_causal).items():
             arrays[f"{number}.{name}"] = array
     moved = to_device(arrays, caches.device)
-    cos, sin = rope_angles(moved["positions"], rotary_dim, theta)
+    cos, sin = rope_angles(moved["positions"], *rotary)
     return RoundLayout(
         token_ids=moved["token_ids"],
         positions=moved["positions"],
         logit_rows=moved["logit_rows"],
         groups=tuple(
-            _group(group, moved, f"{number}.", page_length) for number, group in enumerate(groups)
+            _group(group, moved, f"{number}.", page_length, numerics)
+            for number, group in enumerate(groups)
         ),
         unpad=moved.get("unpad"),
         cos=cos,
@@ -140,7 +162,11 @@ def _group_arrays(
 
 
 def _group(
-    group: GroupRows, moved: Mapping[str, Tensor], own: str, page_length: int
+    group: GroupRows,
+    moved: Mapping[str, Tensor],
+    own: str,
+    page_length: int,
+    numerics: Numerics,
 ) -> SegmentGroup:
     contexts, lengths = moved[own + "contexts"], moved[own + "lengths"]
     pages, blocks = moved.get(own + "pages"), moved.get(own + "block_lengths")
@@ -159,8 +185,7 @@ def _group(
         lengths=lengths if group.is_padded else None,
         rows=moved.get(own + "rows"),
         mask=mask,
-        pages=pages,
-        visible=visible,
+        look=numerics.look(Sight(contexts, group.width, pages, page_length, visible, mask)),
         snapshot_members=moved.get(own + "snapshot_members"),
         snapshot_lines=moved.get(own + "snapshot_lines"),
     )

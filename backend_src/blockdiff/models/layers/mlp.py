@@ -14,6 +14,8 @@ from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff.models.layers.routers import Router
+from blockdiff_kernels.moe import gated
+from blockdiff_kernels.pointwise import FAST, Pointwise
 
 
 @dataclass
@@ -22,11 +24,12 @@ class DenseMlp:
 
     gate_up: Linear  # H -> 2I, gate outputs first
     down: Linear  # I -> H
+    pointwise: Pointwise = FAST
 
     def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
         """x [R, H] -> [R, H]; there are no hits to count."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(functional.silu(gate) * up)
+        return self.down(gated(gate, up, pointwise=self.pointwise))
 
 
 @dataclass
@@ -34,16 +37,17 @@ class RoutedExperts:
     """Top-k of E routed experts, and a shared expert that every row uses with weight 1."""
 
     choose: Router
-    router: Tensor  # [E, H], its dtype is the router's
+    router: Linear  # H -> E
+    router_dtype: torch.dtype  # what the router computes in
     experts: Experts  # E routed ones, the shared expert follows as N experts of their width
 
     def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
         """x [R, H] -> [R, H]; the routed experts that rows choose are added to ``hits``."""
-        logits = functional.linear(x.to(self.router.dtype), self.router)
+        logits = self.router(x.to(self.router_dtype))
         weights, ids = self.choose(logits, layout.blocks)
         if hits is not None:
             hits.add(ids)
-        routed, total = self.router.shape[0], self.experts.count
+        routed, total = self.router.out_features, self.experts.count
         if total > routed:
             always = torch.arange(routed, total, device=x.device)
             ids = torch.cat((ids, always.expand(x.shape[0], -1)), dim=1)

@@ -6,7 +6,6 @@ Knows nothing of attention, of caches or of checkpoints.
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn import functional
 
 from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.group import Group
@@ -14,6 +13,7 @@ from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.moe import gated, route_scaled
 from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.pointwise import FAST, Pointwise
 
 GELU = "gelu_tanh"
 
@@ -24,18 +24,19 @@ class GeluMlp:
 
     gate_up: Linear  # H -> 2I, gate outputs first
     down: Linear  # I -> H
+    pointwise: Pointwise = FAST
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, H] -> [R, H]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(gated(gate, up, GELU))
+        return self.down(gated(gate, up, GELU, self.pointwise))
 
 
 @dataclass
 class ScaledRouter:
     """Chooses experts from normed, scaled rows; each expert's weight has a factor of its own."""
 
-    weight: Tensor  # [E, H]
+    weight: Linear  # H -> E
     scale: Tensor  # [H]
     expert_scale: Tensor  # [E]
     top_k: int
@@ -44,7 +45,7 @@ class ScaledRouter:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [R, H] -> weights [R, k] float32 and expert ids [R, k]."""
         rows = plain_rms_norm(x, None, self.eps) * self.scale * x.shape[1] ** -0.5
-        return route_scaled(functional.linear(rows, self.weight), self.expert_scale, self.top_k)
+        return route_scaled(self.weight(rows), self.expert_scale, self.top_k)
 
 
 @dataclass

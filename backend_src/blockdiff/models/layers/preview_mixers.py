@@ -11,10 +11,11 @@ from blockdiff.config import HybridConfig
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer, GatedDeltaWeights
 from blockdiff.models.layers.layout import SegmentGroup
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.block_softmax import block_softmax
 from blockdiff_kernels.block_softmax.reference import block_probabilities
 from blockdiff_kernels.conv import mirrored_taps, preview_conv
-from blockdiff_kernels.gated_delta import decay_and_beta, two_sweeps
+from blockdiff_kernels.gated_delta import two_sweeps
 
 
 class TwoSweepMixer(GatedDeltaMixer):
@@ -25,9 +26,14 @@ class TwoSweepMixer(GatedDeltaMixer):
     """
 
     def __init__(
-        self, config: HybridConfig, weights: GatedDeltaWeights, layer: int, index: int
+        self,
+        config: HybridConfig,
+        weights: GatedDeltaWeights,
+        layer: int,
+        index: int,
+        numerics: Numerics,
     ) -> None:
-        super().__init__(config, weights, layer, index)
+        super().__init__(config, weights, layer, index, numerics)
         self.conv_right = mirrored_taps(weights.conv)
 
     def preview(
@@ -36,20 +42,24 @@ class TwoSweepMixer(GatedDeltaMixer):
         """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
         u, _, b, a = rows.split_with_sizes(self.split, dim=-1)
         state, tail = self.read(group, caches)
-        convolved = preview_conv(u, tail, self.weights.conv, self.conv_right, group.mask)
-        log_decay, beta = decay_and_beta(a, b, self.weights.a_log, self.weights.dt_bias)
-        q, k, v = self.heads(convolved)
-        return two_sweeps(q, k, v, log_decay, beta, state, group.mask)
+        taps, mix = (self.weights.conv, self.conv_right), self.numerics.depthwise
+        q, k, v = self.heads(preview_conv(u, tail, *taps, group.mask, mix))
+        return two_sweeps(q, k, v, *self.gates(a, b), state, group.mask)
 
 
 class BlockSoftmaxMixer(GatedDeltaMixer):
     """Formulation C: right convolution taps and a softmax over the block and a history slot."""
 
     def __init__(
-        self, config: HybridConfig, weights: GatedDeltaWeights, layer: int, index: int
+        self,
+        config: HybridConfig,
+        weights: GatedDeltaWeights,
+        layer: int,
+        index: int,
+        numerics: Numerics,
     ) -> None:
         assert weights.preview is not None, "the config asks for the preview tensors"
-        super().__init__(config, weights, layer, index)
+        super().__init__(config, weights, layer, index, numerics)
         self.preview_weights = weights.preview
 
     def preview(
@@ -59,8 +69,8 @@ class BlockSoftmaxMixer(GatedDeltaMixer):
         own = self.preview_weights
         state, tail = self.read(group, caches)
         u = rows[..., : self.split[0]]
-        convolved = preview_conv(u, tail, self.weights.conv, own.conv_right, group.mask)
-        q, k, v = self.heads(convolved)
+        taps, mix = (self.weights.conv, own.conv_right), self.numerics.depthwise
+        q, k, v = self.heads(preview_conv(u, tail, *taps, group.mask, mix))
         vectors = (own.logit_scale, own.history_bias, own.history_c)
         if trace is not None:
             probabilities, _ = block_probabilities(q, k, state, *vectors, group.mask)

@@ -18,6 +18,7 @@ from blockdiff_kernels.coreset import (
     route_inside,
 )
 from blockdiff_kernels.moe import route, route_groups
+from blockdiff_kernels.pointwise import FAST, Pointwise
 
 
 class Router(Protocol):
@@ -49,12 +50,13 @@ class GroupRouter:
 
     config: RouterConfig
     bias: Tensor  # [E] float32
+    pointwise: Pointwise = FAST
 
     def __call__(self, logits: Tensor, blocks: RowBlocks | None) -> tuple[Tensor, Tensor]:
         """See ``Router``."""
         own = self.config
         sizes = (own.num_experts_per_tok, own.groups, own.kept_groups)
-        return route_groups(logits, self.bias, *sizes, own.scale)
+        return route_groups(logits, self.bias, *sizes, own.scale, self.pointwise)
 
 
 @dataclass
@@ -63,13 +65,14 @@ class BlockRouter:
 
     config: RouterConfig
     bias: Tensor  # [E] float32
+    pointwise: Pointwise = FAST
 
     def __call__(self, logits: Tensor, blocks: RowBlocks | None) -> tuple[Tensor, Tensor]:
         """See ``Router``."""
         assert blocks is not None, "the model's layout numbers blocks when its router needs them"
         own = self.config
         sizes = (own.capacity, own.num_experts_per_tok)
-        return route_block(logits, self.bias, blocks, *sizes, own.scale)
+        return route_block(logits, self.bias, blocks, *sizes, own.scale, self.pointwise)
 
 
 @dataclass
@@ -91,8 +94,9 @@ class CoresetRouter:
         return route_inside(logits, allowed, self.top_k)
 
 
-def make_router(config: RouterConfig, bias: Tensor) -> Router:
+def make_router(config: RouterConfig, bias: Tensor, pointwise: Pointwise) -> Router:
     """The router of an attention-only family; ``bias`` [E] is for a sigmoid router's choice."""
     if not config.is_sigmoid:
         return SoftmaxRouter(config.num_experts_per_tok, config.is_normalised)
-    return BlockRouter(config, bias) if config.capacity else GroupRouter(config, bias)
+    rule = BlockRouter if config.capacity else GroupRouter
+    return rule(config, bias, pointwise)

@@ -37,15 +37,22 @@ class GroupRows:
         return self.rows.shape[1]
 
 
-def group_segments(batch: RoundBatch) -> list[GroupRows]:
-    """The groups that are not empty, in processing order: waves one by one, then previews."""
+def group_segments(batch: RoundBatch, separates_blocks: bool = False) -> list[GroupRows]:
+    """The groups that are not empty, in processing order: waves one by one, then previews.
+
+    ``separates_blocks``: previews of different lengths are groups of their own, so that the shape
+    of a preview is its request's alone.
+    """
     lengths = batch.lengths
     assert len(lengths) and lengths.min() > 0, "a round needs segments and a segment needs rows"
     waves, is_short = _number_waves(batch), lengths <= SHORT_ROWS
     chosen: list[tuple[int | None, Flags]] = []
     for wave in range(int(waves.max()) + 1):
         chosen += [(wave, (waves == wave) & kind) for kind in (~is_short, is_short)]
-    chosen.append((None, waves < 0))
+    is_preview = waves < 0
+    widths = np.unique(lengths[is_preview]) if separates_blocks else lengths[:0]
+    chosen += [(None, is_preview & (lengths == width)) for width in widths]
+    chosen.append((None, is_preview & ~np.isin(lengths, widths)))
     return [_group(batch, wave, np.flatnonzero(picked)) for wave, picked in chosen if picked.any()]
 
 

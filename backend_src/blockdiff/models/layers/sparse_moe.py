@@ -10,7 +10,9 @@ from torch import Tensor
 from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.layout import RoundLayout
+from blockdiff.models.layers.linear import Linear
 from blockdiff.models.layers.routers import Router
+from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.moe import route, weigh_with_shared, with_shared
 
 
@@ -18,15 +20,18 @@ from blockdiff_kernels.moe import route, weigh_with_shared, with_shared
 class MoeWeights:
     """One layer's weights. The shared expert follows the routed ones as N experts of width I."""
 
-    router: Tensor  # [E + 1, H], last row: the shared expert's gate
+    router: Linear  # H -> E + 1, last output: the shared expert's gate
     experts: Experts  # E + N of them
 
 
 class SparseMoe:
     """Top-k of E routed experts plus the shared expert, for every row by itself."""
 
-    def __init__(self, weights: MoeWeights, num_experts: int, top_k: int) -> None:
+    def __init__(
+        self, weights: MoeWeights, num_experts: int, top_k: int, numerics: Numerics
+    ) -> None:
         self.weights = weights
+        self.pointwise = numerics.pointwise
         self.num_experts = num_experts
         self.top_k = top_k
 
@@ -41,18 +46,29 @@ class SparseMoe:
         weights, ids = route(routing, self.top_k)
         if hits is not None:
             hits.add(ids)
-        return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))
+        return own(x, *self._with_shared(weights, ids, gate))
 
     def _score(self, x: Tensor) -> tuple[Tensor, ...]:
         """Router logits [R, E] and the shared expert's gate [R, 1]."""
-        return (x @ self.weights.router.t()).split_with_sizes((self.num_experts, 1), dim=1)
+        return self.weights.router(x).split_with_sizes((self.num_experts, 1), dim=1)
+
+    def _with_shared(self, weights: Tensor, ids: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+        sizes = (self.num_experts, self.weights.experts.count)
+        return with_shared(weights, ids, gate, *sizes, self.pointwise)
 
 
 class CoresetMoe(SparseMoe):
     """The same experts, chosen by a router that looks at the rows of whole blocks."""
 
-    def __init__(self, weights: MoeWeights, num_experts: int, top_k: int, choose: Router) -> None:
-        super().__init__(weights, num_experts, top_k)
+    def __init__(
+        self,
+        weights: MoeWeights,
+        num_experts: int,
+        top_k: int,
+        numerics: Numerics,
+        choose: Router,
+    ) -> None:
+        super().__init__(weights, num_experts, top_k, numerics)
         self.choose = choose
 
     def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
@@ -62,4 +78,4 @@ class CoresetMoe(SparseMoe):
         weights, ids = self.choose(routing, layout.blocks)
         if hits is not None:
             hits.add(ids)
-        return own(x, *with_shared(weights, ids, gate, self.num_experts, own.count))
+        return own(x, *self._with_shared(weights, ids, gate))

@@ -1,0 +1,80 @@
+"""A request's results in the deterministic mode: the same bits alone and in any company."""
+
+import functools
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockdiff.checkpoint import load_model
+from blockdiff.core import BlockResult, DecodingParams, Mode, Request, SamplingParams
+from blockdiff.engine import Engine, EngineConfig
+from blockdiff.models.trunk import LanguageModel
+
+FIXTURES = Path(__file__).parents[1] / "golden" / "fixtures"
+CASES = (
+    "clover_moe/layers4_block8",
+    "qwen3_5_moe/layers4_block8",
+    "llada2_moe/block8",
+    "llada2_moe_editing/block8",
+    "sdar/block4",
+    "sdar_moe/block4",
+    "diffusion_gemma/canvas8",
+)
+TOKENS = 20
+
+
+@functools.lru_cache(maxsize=1)
+def model(case: str, dtype: str) -> LanguageModel:
+    return load_model(FIXTURES / case, dtype=dtype, deterministic=True)
+
+
+def make_request(own: LanguageModel, uid: int) -> Request:
+    """A prompt of its own length, some sampled; where the model can, one goes token by token."""
+    draw, info = random.Random(uid), own.info
+    length = (3, 37, 18, 52)[uid % 4]
+    is_single = not info.decodes_blocks or info.supports_autoregressive and uid % 4 == 2
+    decoding: dict[str, Any] = {} if info.uniform is None else {"denoise_steps": 4}
+    return Request(
+        uid=uid,
+        input_ids=tuple(draw.randrange(2, info.vocab_size - 8) for _ in range(length)),
+        max_tokens=TOKENS - uid,
+        ignore_eos=True,
+        sampling=SamplingParams(
+            temperature=0.8 if uid % 2 and info.uniform is None else 0.0, seed=uid
+        ),
+        decoding=DecodingParams(Mode.AUTOREGRESSIVE if is_single else Mode.DIFFUSION, **decoding),
+    )
+
+
+def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> dict[int, Any]:
+    """Ids, log probabilities and steps of every request, which joins in a round of ``gaps``."""
+    engine = Engine(own, EngineConfig(max_context=96, **settings))
+    waiting, found = list(zip(requests, gaps, strict=True)), dict[int, list[BlockResult]]()
+    rounds = 0
+    while waiting or engine.has_work:
+        while waiting and engine.free_slots and rounds >= waiting[0][1]:
+            engine.add_request(waiting.pop(0)[0])
+        for result in engine.step():
+            assert result.error is None, result.error
+            found.setdefault(result.request_uid, []).append(result)
+        rounds += 1
+    return {
+        uid: [(block.token_ids, block.log_probs, block.denoise_steps) for block in blocks]
+        for uid, blocks in found.items()
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_results_do_not_depend_on_the_batch(case: str, dtype: str) -> None:
+    """Alone, all at once, and staggered in other slots with another prefill budget."""
+    own = model(case, dtype)
+    requests = [make_request(own, uid) for uid in range(4)]
+    want = {}
+    for request in requests:
+        want |= run(own, [request], [0], max_slots=1, prefill_token_budget=512)
+    assert run(own, requests, [0] * 4, max_slots=4, prefill_token_budget=512) == want
+    staggered = run(own, requests[::-1], [0, 1, 3, 4], max_slots=3, prefill_token_budget=16)
+    assert staggered == want

@@ -6,6 +6,7 @@ of a round at 64 slots whose forward costs nothing. Runs the engine alone, witho
 
 import itertools
 import json
+import random
 import statistics
 import sys
 import time
@@ -25,7 +26,7 @@ from blockdiff.errors import BlockdiffError, ConfigError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.serving.messages import parse_messages
 from perf.stages import OTHER, STAGES, Stopwatch, cpu_clock, watched
-from perf.stub_model import StubModel
+from perf.stub_model import EOS, StubModel
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = ROOT / "demo" / "checkpoint"
@@ -89,11 +90,14 @@ def demo_requests(checkpoint: Path) -> Iterator[Request]:
 def stub_requests(slots: int, block_length: int, steps: int) -> Iterator[Request]:
     """Answers of eight blocks of ``steps`` previews each; the first ones end one after another."""
     decoding = DecodingParams(denoise_steps=steps)
+    draw = random.Random(0)
     longest = 8 * block_length
     for uid in itertools.count():
         is_first = uid < slots
         tokens = 1 + (uid + 1) * longest // slots if is_first else longest
-        yield Request(uid, (1,) * PROMPT_LENGTH, tokens, ignore_eos=True, decoding=decoding)
+        # Prompts of their own: nothing is found among kept prefixes.
+        prompt = tuple(draw.choices(range(EOS), k=PROMPT_LENGTH))
+        yield Request(uid, prompt, tokens, ignore_eos=True, decoding=decoding)
 
 
 def host_time(slots: int, rounds: int, block_length: int, steps: int) -> dict[str, Any]:
@@ -105,7 +109,9 @@ def host_time(slots: int, rounds: int, block_length: int, steps: int) -> dict[st
     model = StubModel(block_length, slots * (block_length + PROMPT_LENGTH))
     config = EngineConfig(max_slots=slots, max_context=16 * block_length + PROMPT_LENGTH)
     engine = Engine(cast(BlockDiffusionModel, model), config)
-    requests = stub_requests(slots, block_length, steps)
+    # Made before: what they cost is not the engine's.
+    count = slots + (3 * rounds + WARM_UP_ROUNDS) * slots // (8 * steps) + slots
+    requests = iter(list(itertools.islice(stub_requests(slots, block_length, steps), count)))
 
     def clocked(clock: Callable[[], float]) -> float:
         times = []

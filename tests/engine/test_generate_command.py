@@ -74,6 +74,17 @@ def test_json_output_has_every_field(command: Command) -> None:
     assert got["text"] is None and got["finish_reason"] == "length" and got["seconds"] > 0
 
 
+def test_little_memory_without_kept_prefixes_changes_nothing(command: Command) -> None:
+    flags = ("--input-ids", "1,2,3", "--max-tokens", 24)
+    (plain,) = command.results(*flags)
+    (small,) = command.results(*flags, "--kv-cache-size", "0.05MB", "--no-prefix-cache")
+    assert small["output_ids"] == plain["output_ids"]
+    assert "kv-cache-size: '5' must be" in command.refusal(*flags, "--kv-cache-size", 5)
+    assert "kv_cache_bytes: 100 is too little" in command.refusal(
+        *flags, "--kv-cache-size", "0.0001MB"
+    )
+
+
 def test_text_output_is_readable(command: Command, with_tokenizer: Path) -> None:
     out = command.text("--prompt", "ab[red]", "--max-tokens", 9, model=with_tokenizer)
     assert "7 tokens in, 9 out" in out and "previews in 2 blocks" in out

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.engine import EngineConfig
 from blockdiff.errors import CapacityError, RequestError
-from blockdiff.scheduler.scheduler import Counters
+from blockdiff.scheduler.counters import Counters, PageCounts
 from blockdiff.text import TextStream, Tokenizer
 
 TICK_SECONDS = 0.002
@@ -86,6 +86,7 @@ class FakeEngine:
         pass
 
     expert_counts = None
+    page_counts = PageCounts(1, 1, 0)
 
     def set_pressure(self, pressure: float) -> None:
         pass

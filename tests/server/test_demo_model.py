@@ -24,6 +24,7 @@ from .test_order_and_cancel import is_idle
 
 pytestmark = pytest.mark.server
 
+PAGES = ("total", "free", "kept", "used")
 TOOL = {
     "type": "function",
     "function": {
@@ -149,6 +150,11 @@ def test_metrics_tell_the_phases(demo: TritonServer) -> None:
     # Each block but the last is committed by the next one's first preview.
     assert forwards("commit_fused") - before["commit_fused"] == 2
     assert metric(demo, "blockdiff_forwards_total", phase="commit") == 0
+    pages = {name: metric(demo, f"blockdiff_kv_pages_{name}") for name in PAGES}
+    assert pages["total"] > 0 and pages["used"] == 0
+    assert pages["total"] == pages["free"] + pages["kept"]
+    assert metric(demo, "blockdiff_prefix_cache_queried_tokens_total") > 0
+    assert metric(demo, "blockdiff_preemptions_total") == 0
 
 
 def test_metrics_tell_how_experts_are_used(demo: TritonServer) -> None:

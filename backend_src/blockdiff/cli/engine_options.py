@@ -4,6 +4,14 @@ from typing import Annotated
 
 import typer
 
+from blockdiff.planning.units import parse_size
+
+KvCacheSize = Annotated[
+    str | None, typer.Option(help="Memory for keys and values, e.g. 8GiB; enough for all slots.")
+]
+PrefixCache = Annotated[
+    bool, typer.Option(help="Keep committed tokens for requests that begin with the same.")
+]
 TruncateLastBlock = Annotated[
     bool,
     typer.Option("--truncate-last-block", help="End the last block where --max-tokens does."),
@@ -12,3 +20,8 @@ Deterministic = Annotated[
     bool,
     typer.Option("--deterministic", help="A request's output has the same bits in any batch."),
 ]
+
+
+def optional_bytes(flag: str, text: str | None) -> int | None:
+    """Bytes of a size that may be left out; ConfigError for one without a unit."""
+    return None if text is None else parse_size(flag, text)

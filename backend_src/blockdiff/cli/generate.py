@@ -15,7 +15,13 @@ import typer
 from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
-from blockdiff.cli.engine_options import Deterministic, TruncateLastBlock
+from blockdiff.cli.engine_options import (
+    Deterministic,
+    KvCacheSize,
+    PrefixCache,
+    TruncateLastBlock,
+    optional_bytes,
+)
 from blockdiff.cli.expert_statistics import check_file, write_statistics
 from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line
 from blockdiff.cli.loading import (
@@ -93,6 +99,8 @@ def generate(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: ComputeDtype = "float32",
     concurrency: Annotated[int, typer.Option(min=1, help="Slots.")] = DEFAULT_CONCURRENCY,
+    kv_cache_size: KvCacheSize = None,
+    prefix_cache: PrefixCache = True,
     truncate_last_block: TruncateLastBlock = False,
     deterministic: Deterministic = False,
     tensor_parallel: TensorParallel = 1,
@@ -143,6 +151,8 @@ def generate(
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
     wanted = EngineConfig(
         max_slots=concurrency,
+        kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),
+        prefix_cache=prefix_cache,
         truncate_last_block=truncate_last_block,
         deterministic=deterministic,
         expert_statistics_interval=0 if expert_statistics is None else 1,

@@ -13,6 +13,7 @@ import typer
 
 from blockdiff.cli import serve_options as option
 from blockdiff.cli.dtype_option import ServedDtype
+from blockdiff.cli.engine_options import optional_bytes
 from blockdiff.cli.serve_options import ServeOptions
 from blockdiff.cli.serve_weights import verify_served_weights, weights_parameters
 from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
@@ -46,6 +47,7 @@ def make_server(
         "dtype": options.dtype,
         "tensor_parallel": options.tensor_parallel,
         "tensor_parallel_timeout_seconds": options.tensor_parallel_timeout,
+        **options.engine,
         "load_aware": "yes" if options.load_aware else None,
         "load_aware_lowest_threshold": options.load_aware_threshold,
         "load_aware_fewest_steps": options.load_aware_steps,
@@ -174,6 +176,13 @@ def serve(
     max_queue_size: option.MaxQueueSize = None,
     threads: option.Threads = None,
     max_context: option.MaxContext = None,
+    kv_cache_size: option.KvCacheSize = None,
+    prefix_cache: option.PrefixCache = None,
+    snapshot_size: option.SnapshotSize = None,
+    snapshot_interval: option.SnapshotInterval = None,
+    truncate_last_block: option.TruncateLastBlock = False,
+    deterministic: option.Deterministic = False,
+    expert_statistics_interval: option.ExpertStatisticsInterval = None,
     device: option.Device = None,
     dtype: ServedDtype = None,
     tensor_parallel: option.TensorParallel = None,
@@ -210,6 +219,15 @@ def serve(
         max_queue_size=max_queue_size,
         threads=threads,
         max_context=max_context,
+        engine=option.as_parameters(
+            kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),
+            prefix_cache=prefix_cache,
+            snapshot_bytes=optional_bytes("snapshot-size", snapshot_size),
+            snapshot_interval=snapshot_interval,
+            truncate_last_block=truncate_last_block or None,
+            deterministic=deterministic or None,
+            expert_statistics_interval=expert_statistics_interval,
+        ),
         device=device,
         dtype=dtype,
         tensor_parallel=tensor_parallel,

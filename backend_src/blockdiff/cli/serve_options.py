@@ -3,7 +3,8 @@
 Declares options and holds them, checked; knows nothing of servers.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,29 @@ MaxQueueSize = Annotated[
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")]
 MaxContext = Annotated[
     int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
+]
+KvCacheSize = Annotated[
+    str | None, typer.Option(help="Memory for keys and values, e.g. 8GiB; enough for all slots.")
+]
+PrefixCache = Annotated[
+    bool | None,
+    typer.Option(help="Keep committed tokens for requests that begin with the same; on."),
+]
+SnapshotSize = Annotated[
+    str | None, typer.Option(help="Memory for kept recurrent states, e.g. 512MiB; two per slot.")
+]
+SnapshotInterval = Annotated[
+    int | None, typer.Option(min=1, help="Tokens between two kept states of a request; 512.")
+]
+TruncateLastBlock = Annotated[
+    bool, typer.Option("--truncate-last-block", help="End the last block where max_tokens does.")
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="A request's output has the same bits in any batch."),
+]
+ExpertStatisticsInterval = Annotated[
+    int | None, typer.Option(min=0, help="Count experts in one of so many rounds; 0 never, 16.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu (default) or cuda.")]
 TensorParallel = Annotated[
@@ -79,6 +103,8 @@ class ServeOptions:
     max_queue_size: int | None = None
     threads: int | None = None
     max_context: int | None = None
+    engine: Mapping[str, object] = field(default_factory=dict)
+    """Further parameters of ``block_diffusion``; None: not given."""
     device: str | None = None
     dtype: str | None = None
     tensor_parallel: int | None = None
@@ -91,3 +117,9 @@ class ServeOptions:
     log_file: Path | None = None
     triton_args: tuple[str, ...] = ()
     weights: WeightsIdentity | None = None  # None: the served model verifies them itself
+
+
+def as_parameters(**values: bool | int | None) -> dict[str, object]:
+    """Settings of the engine as a ``config.pbtxt`` has them; None stays: it is not given."""
+    words = {True: "yes", False: "no"}
+    return {name: words[v] if isinstance(v, bool) else v for name, v in values.items()}

@@ -30,7 +30,7 @@ from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
 from blockdiff.scheduler import BlockOpening, Decisions, RoundPlan, Scheduler
-from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.counters import Counters, PageCounts
 from blockdiff.text import TextCodec, TextStream
 
 logger = logging.getLogger(__name__)
@@ -133,6 +133,11 @@ class Engine:
     @property
     def counters(self) -> Counters:
         return self._scheduler.counters
+
+    @property
+    def page_counts(self) -> PageCounts:
+        """How much of the memory for keys and values is taken. Any thread may ask."""
+        return self._scheduler.memory.page_counts
 
     @property
     def expert_counts(self) -> ExpertCounts | None:

@@ -110,7 +110,7 @@ class EngineLoop:
     def snapshot(self) -> dict[str, Any]:
         """Counters for metrics. Numbers may be one round apart from each other."""
         counters = self._engine.counters
-        forwards = counters.forwards
+        forwards, pages = counters.forwards, self._engine.page_counts
         return {
             "is_healthy": self.is_healthy,
             "heartbeat_age_seconds": time.monotonic() - self.heartbeat,
@@ -128,6 +128,13 @@ class EngineLoop:
             "forwards_preview": forwards.preview,
             "forwards_commit": forwards.commit,
             "forwards_commit_fused": forwards.commit_fused,
+            "prefix_queried_tokens": counters.queried_tokens,
+            "prefix_hit_tokens": counters.hit_tokens,
+            "preemptions": counters.suspensions,
+            "pages_total": pages.total,
+            "pages_free": pages.free,
+            "pages_kept": pages.kept,
+            "pages_used": pages.total - pages.free - pages.kept,
             **_expert_facts(self._engine.expert_counts),
         }
 

@@ -1,8 +1,17 @@
 """Totals since the start. Written by the thread that runs the engine only."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from blockdiff.core import ForwardCounts
+
+
+class PageCounts(NamedTuple):
+    """Pages of the memory for keys and values."""
+
+    total: int
+    free: int
+    kept: int  # of prefixes that no request uses; given up when pages are needed
 
 
 @dataclass

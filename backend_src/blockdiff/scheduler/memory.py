@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blockdiff.pages import CacheWork
-from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.counters import Counters, PageCounts
 from blockdiff.scheduler.pages import PagePool
 from blockdiff.scheduler.prefix import PrefixTree, Unit
 from blockdiff.scheduler.snapshots import SnapshotLines
@@ -88,6 +88,11 @@ class Memory:
     def available(self) -> int:
         """Pages that can be had without taking any from a request."""
         return self.pool.free + self.tree.idle_pages
+
+    @property
+    def page_counts(self) -> PageCounts:
+        """Of the moment."""
+        return PageCounts(self.pool.total, self.pool.free, self.tree.idle_pages)
 
     def take_work(self) -> CacheWork | None:
         """What the caches need before the next forward, once; None: nothing."""

@@ -54,41 +54,36 @@ class RoundPlan:
 
 def build_plan(table: SlotTable, memory: Memory, chosen: Chosen, segments: Segments) -> RoundPlan:
     """The arrays of a round that runs ``segments``, writing ones first."""
-    starts = np.concatenate([[0], np.cumsum(segments.lengths)])
-    row_segments = np.repeat(np.arange(len(segments.slots)), segments.lengths)
-    row_slots = segments.slots[row_segments]
-    row_places = np.arange(starts[-1]) - starts[row_segments]
-    positions = segments.contexts[row_segments] + row_places
-    is_preview = segments.phases == Phase.PREVIEW
-    first_preview = starts[np.argmax(is_preview)] if is_preview.any() else starts[-1]
-    written, seen = slice(0, first_preview), slice(first_preview, None)
+    slots, lengths, contexts = segments.slots, segments.lengths, segments.contexts
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    positions = np.arange(starts[-1]) + np.repeat(contexts - starts[:-1], lengths)
+    # how many segments write
+    count = len(slots) - len(chosen.previews)
+    written = slice(0, starts[count])
+    owners = np.repeat(slots[:count], lengths[:count])
+    is_row = np.arange(table.canvas.shape[1]) < lengths[count:, None]
 
-    is_decided = np.zeros(starts[-1], np.bool_)
-    is_decided[starts[1:][segments.decides_last_row] - 1] = True
-    is_decided[seen] = _is_open(table, row_slots[seen], row_places[seen])
-    logit_rows = np.flatnonzero(is_decided)
-    decided_slots = row_slots[logit_rows]
-    is_single = table.is_autoregressive[decided_slots]
-    has_group = segments.decides_last_row | is_preview
-    group_of_segment = np.cumsum(has_group) - 1
+    # The groups: last rows of some writing segments, then the open places of all canvases.
+    singles = np.flatnonzero(segments.decides_last_row)
+    lines, places = np.nonzero(_open_places(table, chosen.previews, is_row))
     return RoundPlan(
         token_ids=np.concatenate(
             [
-                table.sequences[row_slots[written], positions[written]].astype(np.int64),
-                table.canvas[row_slots[seen], row_places[seen]],
+                table.sequences[owners, positions[written]].astype(np.int64),
+                table.canvas[chosen.previews][is_row],
             ]
         ),
         positions=positions,
         segment_starts=starts,
         phases=segments.phases,
-        slots=segments.slots,
-        contexts=segments.contexts,
+        slots=slots,
+        contexts=contexts,
         pages=_pages(memory, segments),
         snapshots=segments.snapshots,
-        logit_rows=logit_rows,
-        group_slots=segments.slots[has_group],
-        row_groups=group_of_segment[row_segments[logit_rows]],
-        row_places=np.where(is_single, table.step[decided_slots], row_places[logit_rows]),
+        logit_rows=np.concatenate([starts[singles + 1] - 1, starts[count + lines] + places]),
+        group_slots=np.concatenate([slots[singles], chosen.previews]),
+        row_groups=np.concatenate([np.arange(len(singles)), len(singles) + lines]),
+        row_places=np.concatenate([table.step[slots[singles]], places]),
         prefill_slots=chosen.prefills,
         prefill_chunks=chosen.chunks,
         commit_slots=chosen.commits,
@@ -105,12 +100,17 @@ def _pages(memory: Memory, segments: Segments) -> Ints:
     return pages
 
 
-def _is_open(table: SlotTable, slots: Ints, places: Ints) -> Flags:
-    """Which canvas rows a preview decides: masked ones and, where tokens are edited, all others
-    that are neither prompt nor pinned."""
+def _open_places(table: SlotTable, slots: Ints, is_row: Flags) -> Flags:
+    """Which places [P, B] of the canvases of ``slots`` [P] a preview of rows ``is_row`` decides.
+
+    Masked ones and, where tokens are edited, all others that are neither prompt nor pinned.
+    """
     if table.has_random_canvases:
-        return np.ones(len(slots), np.bool_)
-    is_response = places >= table.first_response[slots]
-    is_free = is_response & ~table.pinned[slots, places]
-    decided: Flags = table.masked[slots, places] | (table.is_editing[slots] & is_free)
-    return decided
+        return is_row
+    is_open: Flags = table.masked[slots]
+    is_editing = table.is_editing[slots]
+    if is_editing.any():
+        is_response = np.arange(is_row.shape[1]) >= table.first_response[slots][:, None]
+        is_free = is_row & is_response & ~table.pinned[slots]
+        is_open |= is_editing[:, None] & is_free
+    return is_open

@@ -20,9 +20,9 @@ def share_budget(remaining: Ints, granule: Ints, priority: Ints, budget: int) ->
     Inside a priority everyone gets an equal share, and what short prompts leave over goes to the
     others. The first always advances, even by a granule larger than the budget.
     """
+    if remaining.sum() <= budget:
+        return remaining.copy()
     chunks = np.zeros(len(remaining), np.int64)
-    if not len(chunks):
-        return chunks
     is_first = priority == priority[0]
     reserved = min(budget // SHARE_OF_OTHERS, int(remaining[~is_first].sum()))
     left = budget

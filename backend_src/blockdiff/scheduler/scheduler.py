@@ -16,6 +16,7 @@ from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.decisions import Decisions, StopFinder
 from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
+from blockdiff.scheduler.results import block_results
 from blockdiff.scheduler.reuse import Reuse
 from blockdiff.scheduler.table import BlockOpening, Flags, Ints, SlotState, SlotTable
 
@@ -68,6 +69,7 @@ class Scheduler:
         if not self.table.free_slots:
             raise CapacityError("all slots are in use; retry when a request has finished")
         slot = self.table.open(request, block_length, threshold, anchored_at_zero)
+        self.table.has_stops[slot] = stops is not None
         self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
         self._slot_of[request.uid] = slot
         self.reuse.open(slot)
@@ -88,8 +90,9 @@ class Scheduler:
 
     def expired(self, now: float) -> list[int]:
         """Uids of requests whose deadline has passed."""
-        requests = (running.request for running in self._running.values())
-        return [r.uid for r in requests if r.deadline is not None and r.deadline <= now]
+        table = self.table
+        late: list[int] = table.uid[table.deadline <= now].tolist()
+        return late
 
     def stop(self, uid: int, reason: FinishReason) -> BlockResult | None:
         """End a request now, whatever it is doing; its settled tokens are in the result."""
@@ -113,11 +116,14 @@ class Scheduler:
         """Take in the results of ``plan``; return the blocks that are finished by them."""
         self._count(plan)
         self._advance_prefill(plan)
-        self.table.written[plan.commit_slots] = self.table.final[plan.commit_slots]
-        self._write_canvases(plan.group_slots, decisions)
+        table, slots = self.table, plan.group_slots
+        table.written[plan.commit_slots] = table.final[plan.commit_slots]
+        self._write_canvases(slots, decisions)
         is_sound = np.isfinite(decisions.log_probs).all(axis=1)
-        self.reuse.keep(plan.group_slots[is_sound])
-        return self._finish_blocks(plan.group_slots, decisions, ~is_sound)
+        has_written = np.zeros(table.num_slots, np.bool_)
+        has_written[plan.prefill_slots] = has_written[plan.commit_slots] = True
+        self.reuse.keep(slots[is_sound & has_written[slots]])
+        return self._finish_blocks(slots, ~is_sound)
 
     def _count(self, plan: RoundPlan) -> None:
         is_previewed = np.zeros(self.table.num_slots, np.bool_)
@@ -130,7 +136,8 @@ class Scheduler:
             (_COMMIT_FUSED, plan.commit_slots[is_fused]),
         )
         for kind, slots in kinds:
-            self.table.forwards[slots, kind] += 1
+            if len(slots):
+                self.table.forwards[slots, kind] += 1
         total = self.counters.forwards
         self.counters.rounds += 1
         total.prefill += len(plan.prefill_slots)
@@ -153,21 +160,24 @@ class Scheduler:
         table.post_steps[slots] += ~decisions.is_open.any(axis=1)
 
         # The single token of an autoregressive request is committed in the next round.
-        is_single = table.is_autoregressive[slots]
-        singles = slots[is_single]
-        places = table.step[singles]
-        table.sequences[singles, table.final[singles]] = table.canvas[singles, places]
-        table.final[singles] += 1
+        singles = slots[table.is_autoregressive[slots]]
+        if len(singles):
+            tokens = table.canvas[singles, table.step[singles]]
+            table.sequences[singles, table.final[singles]] = tokens
+            table.final[singles] += 1
         table.step[slots] += 1
 
     def _endings(self, slots: Ints) -> Ending:
         table = self.table
-        places = np.arange(table.masked.shape[1])
-        is_open = (places < table.block_length[slots][:, None]) & table.is_unsettled[slots][:, None]
-        is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
+        may_change = table.masked[slots]
+        if table.is_unsettled[slots].any():
+            places = np.arange(may_change.shape[1])
+            is_open = places < table.block_length[slots][:, None]
+            is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
+            may_change |= is_open & table.is_unsettled[slots][:, None]
         return find_endings(
             table.canvas[slots],
-            table.masked[slots] | is_open,
+            may_change,
             table.block_length[slots],
             table.first_ending(slots),
             table.eos_ids[slots],
@@ -180,18 +190,22 @@ class Scheduler:
         overhang: Ints = np.maximum(block_end - table.end_position[slots], 0)
         return overhang
 
-    def _finish_blocks(
-        self, slots: Ints, decisions: Decisions, is_broken: Flags
-    ) -> list[BlockResult]:
-        ending = self._endings(slots)
-        needed = self.table.block_length[slots] - self._overhang(slots)
+    def _finish_blocks(self, slots: Ints, is_broken: Flags) -> list[BlockResult]:
+        table, ending = self.table, self._endings(slots)
+        needed = table.block_length[slots] - self._overhang(slots)
         eos = np.where(ending.eos < needed, ending.eos, -1)
+        is_whole = ending.settled >= needed
+        block_end = table.block_start[slots] + table.block_length[slots]
+        is_special = is_broken | table.has_stops[slots] | (eos >= 0)
+        is_special |= is_whole & (block_end >= table.end_position[slots])
+        # Most blocks are just followed by the next one.
+        plain = np.flatnonzero(is_whole & ~is_special)
+        results = block_results(table, slots[plain], needed[plain])
+        self.counters.output_tokens += sum(len(result.token_ids) for result in results)
+        self._next_blocks(slots[plain])
         # Tokens before this place are output, whatever comes later.
         ready = np.where(eos >= 0, eos, np.minimum(ending.settled, needed))
-        has_stops = np.array([self._running[slot].stops is not None for slot in slots], np.bool_)
-        is_due = (ending.settled >= needed) | (eos >= 0) | is_broken | has_stops
-        results = []
-        for group in np.flatnonzero(is_due):
+        for group in np.flatnonzero(is_special):
             slot = int(slots[group])
             if is_broken[group]:
                 results.append(self.fail(slot, "the model's output is not finite"))
@@ -222,31 +236,19 @@ class Scheduler:
         if block_end >= self.table.end_position[slot]:
             return [self._finish(slot, needed, FinishReason.LENGTH, "")]
         result = self._result(slot, needed)
-        self._next_block(slot)
+        self._next_blocks(np.array([slot]))
         running.searched = 0
         return [result]
 
-    def _next_block(self, slot: int) -> None:
+    def _next_blocks(self, slots: Ints) -> None:
         table = self.table
-        if not table.is_autoregressive[slot]:
-            table.settle_block(slot)
-        table.open_block(slot, int(table.block_start[slot] + table.block_length[slot]))
+        table.settle_blocks(slots[~table.is_autoregressive[slots]])
+        table.open_blocks(slots, table.block_start[slots] + table.block_length[slots])
 
     def _result(self, slot: int, end: int) -> BlockResult:
-        table = self.table
-        places = slice(int(table.first_response[slot]), end)
-        token_ids = tuple(table.canvas[slot, places].tolist())
-        self.counters.output_tokens += len(token_ids)
-        return BlockResult(
-            request_uid=self._running[slot].request.uid,
-            block_index=int(table.block_index[slot]),
-            token_ids=token_ids,
-            log_probs=tuple(table.log_probs[slot, places].tolist()),
-            denoise_steps=int(table.step[slot]),
-            num_input_tokens=int(table.prompt_length[slot]),
-            threshold=table.threshold_used(slot),
-            step_cap=int(table.schedule_steps[slot]) or None,
-        )
+        (result,) = block_results(self.table, np.array([slot]), np.array([end]))
+        self.counters.output_tokens += len(result.token_ids)
+        return result
 
     def _finish(
         self,

@@ -5,6 +5,7 @@ Whether a position is prompt, masked or accepted is a flag of the position (``ma
 Knows nothing of rounds, results or text.
 """
 
+import math
 from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
@@ -57,6 +58,9 @@ class SlotTable:
         self.mask_token_id = mask_token_id
         self.state = self._ints()
         self.uid = self._ints()
+        self.has_stops: Flags = np.zeros(num_slots, np.bool_)
+        # time.monotonic() seconds
+        self.deadline: npt.NDArray[np.float64] = np.full(num_slots, math.inf)
         self.priority = self._ints()
         self.pins: list[Pins] = [NO_PINS] * num_slots
         self.arrival = self._ints()
@@ -72,7 +76,6 @@ class SlotTable:
         self.end_position = self._ints()
         self.eos_allowed_from = self._ints()
         self.eos_ids: Ints = np.full((num_slots, MAX_EOS_IDS), NO_TOKEN, np.int64)
-        # A request's own limits, and those of its open block.
         self._own_limits: list[tuple[float, int]] = [(0.0, 0)] * num_slots
         self.is_elastic: Flags = np.zeros(num_slots, np.bool_)
         self.schedule_steps = self._ints()
@@ -136,8 +139,9 @@ class SlotTable:
         tail = prompt_length % block_length if anchored_at_zero and not is_autoregressive else 0
 
         self.uid[slot] = request.uid
+        self.deadline[slot] = math.inf if request.deadline is None else request.deadline
         self.priority[slot] = request.priority
-        self.pins[slot] = Pins.of(request.pinned, prompt_length)
+        self.pins[slot] = Pins.of(request.pinned, prompt_length) if request.pinned else NO_PINS
         self.arrival[slot] = self._arrivals
         self._arrivals += 1
         self.prompt_length[slot] = prompt_length
@@ -155,7 +159,7 @@ class SlotTable:
 
         self.full_length[slot] = block_length
         self.block_index[slot] = -1
-        self.open_block(slot, prompt_length - tail)
+        self.open_blocks(np.array([slot]), np.array([prompt_length - tail]))
         self.canvas[slot, :tail] = request.input_ids[prompt_length - tail :]
         self.masked[slot, :tail] = False
         self.first_response[slot] = tail
@@ -172,6 +176,7 @@ class SlotTable:
         self, slot: int, sampling: SamplingParams, decoding: DecodingParams, threshold: float
     ) -> None:
         self._own_limits[slot] = (threshold, decoding.denoise_steps or 0)
+        self.threshold[slot], self.schedule_steps[slot] = self._own_limits[slot]
         self.is_elastic[slot] = decoding.is_elastic
         self.algorithm[slot] = (*ALGORITHMS, ENTROPY_BOUND).index(decoding.algorithm)
         self.t_min[slot] = decoding.t_min or 0.0
@@ -188,49 +193,57 @@ class SlotTable:
         self.top_p[slot] = sampling.top_p
         self.seed[slot] = sampling.seed
 
-    def open_block(self, slot: int, start: int) -> None:
-        """Begin the next block of ``slot`` at absolute position ``start``.
+    def open_blocks(self, slots: Ints, starts: Ints) -> None:
+        """Begin the next blocks of ``slots`` [N] at absolute positions ``starts`` [N].
 
-        All of it is open but for pinned places; it holds masks or what ``start_canvas`` says.
+        All of them is open but for pinned places; they hold masks or what ``start_canvas`` says.
         """
-        length = int(self.full_length[slot])
-        if self._opening.truncates_last and not self.is_autoregressive[slot]:
-            length = min(length, int(self.end_position[slot]) - start)
-        self.block_length[slot] = length
-        self.block_start[slot] = start
-        self.block_index[slot] += 1
-        self.first_response[slot] = 0
-        self.step[slot] = 0
-        self.post_steps[slot] = 0
-        self.is_unsettled[slot] = self.is_editing[slot]
-        self.canvas[slot] = self.mask_token_id
-        self.masked[slot] = np.arange(self.masked.shape[1]) < length
-        self.log_probs[slot] = 0.0
-        self._set_limits(slot)
-        if self._opening.start_canvas is not None:
-            self.canvas[slot, :length] = self._opening.start_canvas(self, slot)
-        pins = self.pins[slot].between(start, start + length)
+        lengths = self.full_length[slots]
+        if self._opening.truncates_last:
+            rest = self.end_position[slots] - starts
+            is_short = (rest < lengths) & ~self.is_autoregressive[slots]
+            lengths = np.where(is_short, rest, lengths)
+        self.block_length[slots] = lengths
+        self.block_start[slots] = starts
+        self.block_index[slots] += 1
+        for counts in (self.first_response, self.step, self.post_steps):
+            counts[slots] = 0
+        self.is_unsettled[slots] = self.is_editing[slots]
+        self.canvas[slots] = self.mask_token_id
+        self.masked[slots] = np.arange(self.masked.shape[1]) < lengths[:, None]
+        self.log_probs[slots] = 0.0
+        self.pinned[slots] = False
+        if self._opening.load_aware is not None:
+            self._give_way(slots[self.is_elastic[slots]], self._opening.load_aware)
+        for slot in slots.tolist():
+            if self._opening.start_canvas is not None:
+                length = int(self.block_length[slot])
+                self.canvas[slot, :length] = self._opening.start_canvas(self, slot)
+            if self.pins[slot] is not NO_PINS:
+                self._pin(slot)
+
+    def _pin(self, slot: int) -> None:
+        start = int(self.block_start[slot])
+        pins = self.pins[slot].between(start, start + int(self.block_length[slot]))
         places = pins.positions - start
         self.canvas[slot, places] = pins.token_ids
         self.masked[slot, places] = False
-        self.pinned[slot] = False
         self.pinned[slot, places] = True
 
-    def _set_limits(self, slot: int) -> None:
-        threshold, steps = self._own_limits[slot]
-        load_aware = self._opening.load_aware
-        if load_aware is not None and self.is_elastic[slot]:
+    def _give_way(self, slots: Ints, load_aware: LoadAware) -> None:
+        for slot in slots.tolist():
+            threshold, steps = self._own_limits[slot]
             if self.algorithm[slot] == LOW_CONFIDENCE:
-                threshold = load_aware.threshold(threshold, self.pressure)
-            steps = load_aware.steps(steps, self.pressure)
-        self.threshold[slot], self.schedule_steps[slot] = threshold, steps
+                self.threshold[slot] = load_aware.threshold(threshold, self.pressure)
+            self.schedule_steps[slot] = load_aware.steps(steps, self.pressure)
 
-    def threshold_used(self, slot: int) -> float | None:
-        """Confidence threshold of the open block; None where none decides it."""
-        # the decimal that float32 stands for
-        threshold = round(float(self.threshold[slot]), 6)
-        has_one = self.algorithm[slot] == LOW_CONFIDENCE and not self.is_autoregressive[slot]
-        return threshold if has_one and threshold != NO_THRESHOLD else None
+    def thresholds_used(self, slots: Ints) -> list[float | None]:
+        """Confidence thresholds of the open blocks of ``slots`` [N]; None where none decides."""
+        has_one = (self.algorithm[slots] == LOW_CONFIDENCE) & ~self.is_autoregressive[slots]
+        has_one &= self.threshold[slots] != NO_THRESHOLD
+        # the decimals that float32 stands for
+        values = self.threshold[slots].astype(np.float64).round(6).tolist()
+        return [v if has else None for v, has in zip(values, has_one.tolist(), strict=True)]
 
     def first_ending(self, slots: Ints) -> Ints:
         """Place of the open blocks from which on an end token counts, a pinned one too."""
@@ -238,11 +251,13 @@ class SlotTable:
         found: Ints = np.maximum(self.first_response[slots], early)
         return found
 
-    def settle_block(self, slot: int) -> None:
-        """The tokens of the open block are final; the next round commits them."""
-        start, length = int(self.block_start[slot]), int(self.block_length[slot])
-        self.sequences[slot, start : start + length] = self.canvas[slot, :length]
-        self.final[slot] = start + length
+    def settle_blocks(self, slots: Ints) -> None:
+        """The tokens of the open blocks of ``slots`` [N] are final; the next round commits them."""
+        starts, lengths = self.block_start[slots], self.block_length[slots]
+        lines, places = np.nonzero(np.arange(self.canvas.shape[1]) < lengths[:, None])
+        owners = slots[lines]
+        self.sequences[owners, starts[lines] + places] = self.canvas[owners, places]
+        self.final[slots] = starts + lengths
 
     def suspend(self, slot: int) -> None:
         """The caches have forgotten ``slot``: what is final of it has to be written again.
@@ -252,7 +267,7 @@ class SlotTable:
         self.written[slot] = 0
         if self.has_random_canvases:
             self.block_index[slot] -= 1
-            self.open_block(slot, int(self.block_start[slot]))
+            self.open_blocks(np.array([slot]), self.block_start[[slot]])
         if self.final[slot]:
             self.state[slot] = SlotState.PREFILL
 
@@ -263,6 +278,7 @@ class SlotTable:
 
     def close(self, slot: int) -> None:
         self.state[slot] = SlotState.FREE
+        self.deadline[slot] = math.inf
         self.final[slot] = self.written[slot] = 0
         self.pins[slot] = NO_PINS
 

@@ -23,11 +23,33 @@ _GAUGES = (
     ("blockdiff_running_requests", "running", "Requests that hold a slot"),
     ("blockdiff_free_slots", "free_slots", "Slots that a request can take at once"),
     ("blockdiff_waiting_requests", "waiting", "Requests that wait for a slot inside execute"),
+    ("blockdiff_kv_pages_total", "pages_total", "Pages of keys and values"),
+    ("blockdiff_kv_pages_free", "pages_free", "Pages that hold nothing"),
+    ("blockdiff_kv_pages_kept", "pages_kept", "Pages of prefixes that no request uses now"),
+    ("blockdiff_kv_pages_used", "pages_used", "Pages that running requests hold"),
     ("blockdiff_pressure", "pressure", "Share of recent rounds in which a request waited, 0 to 1"),
 )
 _COUNTERS = (
     ("blockdiff_rounds_total", "rounds", {}, "Engine rounds (one forward each)"),
     ("blockdiff_output_tokens_total", "output_tokens", {}, "Tokens handed out"),
+    (
+        "blockdiff_prefix_cache_queried_tokens_total",
+        "prefix_queried_tokens",
+        {},
+        "Prompt tokens looked up among kept prefixes",
+    ),
+    (
+        "blockdiff_prefix_cache_hit_tokens_total",
+        "prefix_hit_tokens",
+        {},
+        "Of these, tokens that were not computed again",
+    ),
+    (
+        "blockdiff_preemptions_total",
+        "preemptions",
+        {},
+        "Times that a request lost its pages to others and had to write its tokens again",
+    ),
     ("blockdiff_failed_requests_total", "failed", {}, "Requests that failed inside the engine"),
     (
         "blockdiff_expert_sampled_rows_total",

@@ -58,6 +58,11 @@ class Settings:
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
     max_output_tokens: int = 4096
+    kv_cache_bytes: int | None = None
+    page_length: int | None = None
+    prefix_cache: bool = True
+    snapshot_bytes: int | None = None
+    snapshot_interval: int = 512
     truncate_last_block: bool = False
     load_aware: bool = False  # whether quality "balanced" gives way while requests wait
     load_aware_lowest_threshold: float = 0.7
@@ -138,6 +143,11 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),
     "max_output_tokens": _integer(1, 1 << 24),
+    "kv_cache_bytes": _integer(1, 1 << 50),
+    "page_length": _integer(1, 1 << 20),
+    "prefix_cache": _yes_or_no,
+    "snapshot_bytes": _integer(0, 1 << 50),
+    "snapshot_interval": _integer(1, 1 << 24),
     "truncate_last_block": _yes_or_no,
     "load_aware": _yes_or_no,
     "load_aware_lowest_threshold": _share(0.0),

@@ -3,9 +3,12 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from blockdiff.cli.engine_options import optional_bytes
+from blockdiff.cli.serve_options import as_parameters
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError, EngineDeadError
 from blockdiff.scheduler.load import LoadAware
@@ -30,10 +33,21 @@ def test_it_is_warm_before_it_serves(settings: Settings, monkeypatch: pytest.Mon
         warmed.append(engine.free_slots)
 
     monkeypatch.setattr(Engine, "warm_up", watched)
-    engine = build_engine(settings)
+    wanted: dict[str, Any] = {
+        "kv_cache_bytes": 1 << 16,
+        "prefix_cache": False,
+        "snapshot_bytes": 0,
+        "snapshot_interval": 64,
+        "expert_statistics_interval": 0,
+    }
+    engine = build_engine(replace(settings, **wanted))
     try:
         assert warmed == [3]
-        assert engine.loop.is_healthy and engine.loop.snapshot()["free_slots"] == 3
+        shown = engine.loop.snapshot()
+        assert engine.loop.is_healthy and shown["free_slots"] == 3
+        got = engine.loop._engine.config
+        assert {name: getattr(got, name) for name in wanted} == wanted
+        assert 0 < shown["pages_total"] == shown["pages_free"] < 3 * 64
     finally:
         engine.loop.shutdown(0.0)
 
@@ -78,9 +92,32 @@ def test_two_ranks_end_with_the_engine(settings: Settings) -> None:
     assert not is_running(follower)
 
 
+def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
+    wanted: dict[str, Any] = {
+        "kv_cache_bytes": optional_bytes("kv-cache-size", "2GiB"),
+        "prefix_cache": False,
+        "snapshot_bytes": optional_bytes("snapshot-size", "1MB"),
+        "snapshot_interval": 64,
+        "truncate_last_block": True,
+        "deterministic": True,
+        "expert_statistics_interval": 0,
+    }
+    given = {name: {"string_value": str(v)} for name, v in as_parameters(**wanted).items()}
+    settings = read_settings({"parameters": given}, {"BLOCKDIFF_MODEL": "m"})
+    assert {name: getattr(settings, name) for name in wanted} == wanted
+    assert (wanted["kv_cache_bytes"], wanted["snapshot_bytes"]) == (2 << 30, 10**6)
+    assert as_parameters(prefix_cache=None) == {"prefix_cache": None}
+    with pytest.raises(ConfigError, match="kv-cache-size: '8' must be a size with a unit"):
+        optional_bytes("kv-cache-size", "8")
+
+
 @pytest.mark.parametrize(
     ("key", "text", "allowed"),
     [
+        ("kv_cache_bytes", "0", "allowed 1 to"),
+        ("prefix_cache", "on", "allowed yes or no"),
+        ("truncate_last_block", "1", "allowed yes or no"),
+        ("expert_statistics_interval", "-1", "allowed 0 to"),
         ("tensor_parallel", "0", "allowed 1 to 64"),
         ("tensor_parallel", "two", "allowed 1 to 64"),
         ("tensor_parallel_timeout_seconds", "-1", "up to 86400 seconds"),

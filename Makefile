@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest
 SOURCES := backend_src kernels client gateway demo tests scripts perf model_repository
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-fast test-install lint format train eval perf doctor clean
+.PHONY: help install demo serve test test-fast test-install lint format train eval perf bench doctor clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ eval: $(STAMP) ## Measure accuracy and tokens per forward of the checkpoint
 
 perf: $(STAMP) ## Run perf_analyzer against the demo model at concurrency 1, 4 and 8
 	@$(BIN)/python -m perf.perf_analyzer --model $(MODEL) $(ARGS)
+
+bench: $(STAMP) ## Compare the engine with public CPU loops on a small random model (under 3 minutes)
+	@$(BIN)/python -m perf.throughput --short $(ARGS)
 
 doctor: $(STAMP) ## Check what this machine needs to serve
 	@$(BIN)/blockdiff doctor --model $(MODEL) $(ARGS)

@@ -17,6 +17,7 @@ from blockdiff.decoding import (
     scheduled_counts,
 )
 from blockdiff.decoding.noise import gumbel_noise
+from blockdiff.decoding.plain_noise import plain_gumbel_noise
 from blockdiff.decoding.sampling import Draws
 
 VOCAB = 50
@@ -149,6 +150,13 @@ def test_noise_depends_on_each_part_of_the_key_and_on_nothing_else() -> None:
     for other in (noise(2, 2, 3), noise(1, 3, 3), noise(1, 2, 4), noise(2**64 - 1, 2, 3)):
         assert not torch.isclose(base, other).any()
     assert torch.isfinite(noise(0, 0, 0)).all()
+
+
+@pytest.mark.parametrize("rows, vocab", [(0, 5), (3, 1), (70, 4099), (2, 300_000)])
+def test_noise_has_the_bits_of_its_definition(rows: int, vocab: int) -> None:
+    seeds = np.arange(rows, dtype=np.uint64) * np.uint64(0x123456789ABCDEF)
+    keys = torch.from_numpy(noise_keys(seeds, np.arange(rows), np.arange(rows)))
+    assert torch.equal(gumbel_noise(keys, vocab), plain_gumbel_noise(keys, vocab))
 
 
 def test_noise_is_gumbel() -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from blockdiff.checkpoint import load_model
 from blockdiff.core import BlockResult, DecodingParams, Mode, Request, SamplingParams
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.pages import default_page_length
 
 FIXTURES = Path(__file__).parents[1] / "golden" / "fixtures"
 CASES = (
@@ -49,8 +51,12 @@ def make_request(own: LanguageModel, uid: int) -> Request:
 
 
 def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> dict[int, Any]:
+    """What ``collect`` finds with an engine of these settings."""
+    return collect(Engine(own, EngineConfig(**{"max_context": 96, **settings})), requests, gaps)
+
+
+def collect(engine: Engine, requests: list[Request], gaps: list[int]) -> dict[int, Any]:
     """Ids, log probabilities and steps of every request, which joins in a round of ``gaps``."""
-    engine = Engine(own, EngineConfig(max_context=96, **settings))
     waiting, found = list(zip(requests, gaps, strict=True)), dict[int, list[BlockResult]]()
     rounds = 0
     while waiting or engine.has_work:
@@ -78,3 +84,34 @@ def test_results_do_not_depend_on_the_batch(case: str, dtype: str) -> None:
     assert run(own, requests, [0] * 4, max_slots=4, prefill_token_budget=512) == want
     staggered = run(own, requests[::-1], [0, 1, 3, 4], max_slots=3, prefill_token_budget=16)
     assert staggered == want
+
+
+def alike(request: Request, start: Request, length: int) -> Request:
+    """``request`` with the first ``length`` tokens of ``start`` before its own."""
+    return replace(request, input_ids=start.input_ids[:length] + request.input_ids)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_do_not_depend_on_kept_prefixes_or_on_lost_pages(case: str) -> None:
+    """Prompts begin alike, and there is so little memory that requests lose theirs."""
+    own = model(case, "float32")
+    plain = [make_request(own, uid) for uid in range(6)]
+    start = make_request(own, 3)
+    requests = [alike(one, start, 17 + 8 * (one.uid % 4)) for one in plain]
+    want = {}
+    for request in requests:
+        want |= run(own, [request], [0], max_slots=1, prefix_cache=False, max_context=160)
+    page = default_page_length(own.info.block_length)
+    room = own.cache_sizes(page, 160).page_bytes * (1 + 192 // page)
+    config = EngineConfig(
+        max_slots=4,
+        max_context=160,
+        prefill_token_budget=16,
+        kv_cache_bytes=room,
+        snapshot_interval=16,
+        deterministic=True,
+        check_invariants=True,
+    )
+    engine = Engine(own, config)
+    assert collect(engine, requests, [0, 0, 0, 1, 9, 9]) == want
+    assert engine.counters.hit_tokens > 0 and engine.counters.suspensions > 0

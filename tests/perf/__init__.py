@@ -1,0 +1,1 @@
+"""The benchmarks' own logic, on models of no size."""

@@ -87,7 +87,8 @@ def _decoding(chance: random.Random, model: BlockDiffusionModel) -> DecodingPara
         return DecodingParams(mode=Mode.AUTOREGRESSIVE)
     length = chance.choice([None, 1, 4, 7, 8, 16])
     if chance.random() < 0.3:
-        return DecodingParams(block_length=length, denoise_steps=chance.choice([1, 2, 4]))
+        steps = chance.randrange(1, 1 + min(4, length or model.info.block_length))
+        return DecodingParams(block_length=length, denoise_steps=steps)
     return DecodingParams(block_length=length, threshold=chance.choice([None, 0.3, 0.7, 0.95]))
 
 
@@ -175,8 +176,10 @@ def main(
 
     Example: python -m perf.soak --requests 10000
     """
-    loaded = load_model(model, "cpu", "float32")
-    config = EngineConfig(max_slots=slots, num_threads=1, check_invariants=check)
+    loaded = load_model(model, "cpu", "float32", deterministic=True)
+    config = EngineConfig(
+        max_slots=slots, num_threads=1, check_invariants=check, deterministic=True
+    )
     wanted = draw_requests(loaded, distinct, seed)
     expected = run_alone(loaded, wanted, config)
     page_length = Engine(loaded, config).memory.page_length

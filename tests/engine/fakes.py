@@ -47,10 +47,13 @@ class FakeCaches:
     def __init__(self, room: CacheRoom) -> None:
         self.room = room
         self.pages = np.full((room.pool.pages, room.pool.page_length), NOT_WRITTEN)
+        self.is_copy = np.zeros(room.pool.pages, np.bool_)
         self.states: list[tuple[int, ...] | None] = [None] * room.lines
 
     def prepare(self, work: CacheWork) -> None:
         self.pages[work.copy_to] = self.pages[work.copy_from]
+        self.is_copy[work.copy_to] = True
+        self.is_copy[work.cleared] = False
         self.pages[work.cleared] = NOT_WRITTEN
         for slot in work.reset_slots.tolist():
             self.states[slot] = ()
@@ -64,7 +67,10 @@ class FakeCaches:
         places = np.arange(start, start + len(tokens))
         size = self.pages.shape[1]
         assert len(tokens) + start <= self.room.max_context, "cache overrun"
-        self.pages[pages[places // size], places % size] = tokens
+        where = (pages[places // size], places % size)
+        is_free = (self.pages[where] == NOT_WRITTEN) | self.is_copy[where[0]]
+        assert is_free.all(), "a page was given out with old rows in it"
+        self.pages[where] = tokens
 
 
 class FakeModel:

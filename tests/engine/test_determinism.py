@@ -2,23 +2,27 @@
 
 import functools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from blockdiff.checkpoint import load_model
 from blockdiff.core import BlockResult, DecodingParams, Mode, Request, SamplingParams
+from blockdiff.decoding.row_sums import log_totals
+from blockdiff.decoding.sampling import entropies
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.errors import ConfigError
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.pages import default_page_length
 
 FIXTURES = Path(__file__).parents[1] / "golden" / "fixtures"
 CASES = (
     "clover_moe/layers4_block8",
     "qwen3_5_moe/layers4_block8",
-    "llada2_moe/block8",
     "llada2_moe_editing/block8",
-    "sdar/block4",
     "sdar_moe/block4",
     "diffusion_gemma/canvas8",
 )
@@ -49,8 +53,12 @@ def make_request(own: LanguageModel, uid: int) -> Request:
 
 
 def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> dict[int, Any]:
+    """What ``collect`` finds with an engine of these settings."""
+    return collect(Engine(own, EngineConfig(**{"max_context": 96, **settings})), requests, gaps)
+
+
+def collect(engine: Engine, requests: list[Request], gaps: list[int]) -> dict[int, Any]:
     """Ids, log probabilities and steps of every request, which joins in a round of ``gaps``."""
-    engine = Engine(own, EngineConfig(max_context=96, **settings))
     waiting, found = list(zip(requests, gaps, strict=True)), dict[int, list[BlockResult]]()
     rounds = 0
     while waiting or engine.has_work:
@@ -78,3 +86,53 @@ def test_results_do_not_depend_on_the_batch(case: str, dtype: str) -> None:
     assert run(own, requests, [0] * 4, max_slots=4, prefill_token_budget=512) == want
     staggered = run(own, requests[::-1], [0, 1, 3, 4], max_slots=3, prefill_token_budget=16)
     assert staggered == want
+
+
+def alike(request: Request, start: Request, length: int) -> Request:
+    """``request`` with the first ``length`` tokens of ``start`` before its own."""
+    return replace(request, input_ids=start.input_ids[:length] + request.input_ids)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_do_not_depend_on_kept_prefixes_or_on_lost_pages(case: str) -> None:
+    """Prompts begin alike, and there is so little memory that requests lose theirs."""
+    own = model(case, "float32")
+    plain = [make_request(own, uid) for uid in range(6)]
+    start = make_request(own, 3)
+    requests = [alike(one, start, 17 + 8 * (one.uid % 4)) for one in plain]
+    want = {}
+    for request in requests:
+        want |= run(own, [request], [0], max_slots=1, prefix_cache=False, max_context=160)
+    page = default_page_length(own.info.block_length)
+    room = own.cache_sizes(page, 160).page_bytes * (1 + 192 // page)
+    config = EngineConfig(
+        max_slots=4,
+        max_context=160,
+        prefill_token_budget=16,
+        kv_cache_bytes=room,
+        snapshot_interval=16,
+        deterministic=True,
+        check_invariants=True,
+    )
+    engine = Engine(own, config)
+    assert collect(engine, requests, [0, 0, 0, 1, 9, 9]) == want
+    assert engine.counters.hit_tokens > 0 and engine.counters.suspensions > 0
+
+
+def test_a_single_row_is_summed_as_beside_others() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        logits = torch.randn(8, 152064, generator=torch.Generator().manual_seed(0)) * 4
+        sums, totals = entropies(logits), log_totals(logits)
+        for row in range(8):
+            assert torch.equal(entropies(logits[row : row + 1]), sums[row : row + 1])
+            assert torch.equal(log_totals(logits[row : row + 1]), totals[row : row + 1])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_of_the_plain_mode_is_refused() -> None:
+    plain: Any = load_model(FIXTURES / CASES[0])
+    with pytest.raises(ConfigError, match="deterministic: True needs a model"):
+        Engine(plain, EngineConfig(deterministic=True))

@@ -3,11 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blockdiff.core import Phase, Request
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError, RequestError
+from blockdiff.scheduler import MemoryRules, SlotTable
+from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.memory import Memory
 from tests.engine import fakes
 
 SYSTEM = [(7 * i) % 30 for i in range(64)]
@@ -118,3 +122,22 @@ def test_budgets_that_hold_nothing_are_refused() -> None:
         build(kv_cache_bytes=15)
     with pytest.raises(ConfigError, match="page_length: 6 .* multiple of .* block length 4"):
         build(page_length=6)
+
+
+def test_what_was_ordered_for_a_slot_is_forgotten_with_it() -> None:
+    """A slot can be given up between the order and the round that would have carried it out."""
+    table = SlotTable(2, fakes.MASK)
+    memory = Memory(table, MemoryRules(pages=4, page_length=4, pages_per_slot=4), Counters())
+    memory.reserve(np.array([0]), np.array([8]))
+    first, second = memory.held_pages(0).tolist()
+    memory.pending.resets.add(0)
+    memory.pending.restores[0] = 7
+    memory.release(0)
+    copy = memory.take_copies(1, np.array([3]))
+    assert copy.tolist() == [second]
+    work = memory.take_work()
+    assert work is not None and memory.take_work() is None
+    assert not len(work.reset_slots) and not len(work.restore_to)
+    # the page that is copied onto must not be cleared afterwards
+    assert (work.copy_from.tolist(), work.copy_to.tolist()) == ([3], [second])
+    assert work.cleared.tolist() == [first]

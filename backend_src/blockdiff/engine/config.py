@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blockdiff.errors import ConfigError
+from blockdiff.scheduler.load import LoadAware
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class EngineConfig:
     been loaded so."""
     expert_statistics_interval: int = 16
     """Experts are counted in one of so many rounds; 0: never."""
+    load_aware: LoadAware | None = None
+    """How far elastic requests give way while others wait; None: not at all."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -55,6 +58,11 @@ class EngineConfig:
         if interval < 0:
             raise ConfigError(
                 f"expert_statistics_interval: {interval} is not allowed; it must be at least 0"
+            )
+        if self.deterministic and self.load_aware is not None:
+            raise ConfigError(
+                "load_aware: makes results depend on what else runs, which deterministic forbids; "
+                "leave one of them out"
             )
 
 

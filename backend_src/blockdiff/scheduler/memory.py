@@ -105,6 +105,14 @@ class Memory:
         self.tables[slot, start : start + len(pages)] = pages
         self.held[slot] += len(pages)
 
+    def take_copies(self, slot: int, pages: Ints) -> Ints:
+        """Free pages at the end of ``slot``'s table that become copies of ``pages`` [N]."""
+        copies = self.pool.take(len(pages))
+        self.pending.cleared.difference_update(copies.tolist())
+        self.pending.copies.update(zip(copies.tolist(), pages.tolist(), strict=True))
+        self.give(slot, copies)
+        return copies
+
     def held_pages(self, slot: int) -> Ints:
         return self.tables[slot, : self.held[slot]]
 

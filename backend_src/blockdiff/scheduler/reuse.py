@@ -174,10 +174,7 @@ class Reuse:
         pages = -(-shared // memory.rules.page_length)
         if best is None or pages > memory.pool.free:
             return
-        copies = memory.pool.take(pages)
-        memory.pending.cleared.difference_update(copies.tolist())
-        memory.pending.copies.update(zip(copies.tolist(), best.pages[:pages].tolist(), strict=True))
-        memory.give(slot, copies)
+        memory.take_copies(slot, best.pages[:pages])
         self._advance(slot, start + shared)
 
     def cuts(self, slot: int, start: int, end: int) -> list[int]:

@@ -72,7 +72,7 @@ class UnderLoad(RuleBasedStateMachine):
             kv_cache_bytes=(pages + 1) * page_length,
             prefix_cache=keeps_prefixes,
             snapshot_bytes=snapshots * state_bytes,
-            snapshot_interval=interval,
+            snapshot_interval=interval if state_bytes and keeps_prefixes else 512,
             check_invariants=True,
         )
         self.engine = Engine(model, config)

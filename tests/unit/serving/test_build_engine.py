@@ -36,7 +36,6 @@ def test_it_is_warm_before_it_serves(settings: Settings, monkeypatch: pytest.Mon
         "kv_cache_bytes": 1 << 16,
         "prefix_cache": False,
         "snapshot_bytes": 0,
-        "snapshot_interval": 64,
         "expert_statistics_interval": 0,
     }
     engine = build_engine(replace(settings, **wanted))
@@ -71,8 +70,9 @@ def test_damaged_weights_are_never_served(settings: Settings) -> None:
 
 def test_two_ranks_end_with_the_engine(settings: Settings) -> None:
     before = set(children_of(os.getpid()))
-    engine = build_engine(replace(settings, tensor_parallel=2, threads=2))
+    engine = build_engine(replace(settings, tensor_parallel=2, threads=2, snapshot_interval=64))
     try:
+        assert engine.loop._engine.config.snapshot_interval == 64
         (follower,) = set(children_of(os.getpid())) - before
         assert engine.loop.is_healthy and is_running(follower)
     finally:

@@ -56,6 +56,8 @@ class DecodingParams:
     on, and takes ``denoise_steps`` as the most steps of a canvas. ``editing_threshold``
     switches token editing on: decided tokens may still change, for at most ``max_post_steps``
     previews after the last mask is gone, and a preview fills at least ``num_to_transfer`` masks.
+    ``is_elastic`` allows an engine with load-aware decoding to lower threshold and steps of blocks
+    while other requests wait; output then depends on the load.
     """
 
     mode: Mode = Mode.DIFFUSION
@@ -71,6 +73,7 @@ class DecodingParams:
     t_max: float | None = None
     stability_threshold: int | None = None
     confidence_threshold: float | None = None
+    is_elastic: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,5 @@ class BlockResult:
     stop_reason: str = ""  # the stop string or the EOS token id that ended the request
     forwards: ForwardCounts | None = None  # set when final
     error: str | None = None  # set (final) when the request failed inside the engine
+    threshold: float | None = None  # that decided the block; None: its rule has none
+    step_cap: int | None = None  # steps of its schedule, or the most it could take; None: no limit

@@ -103,7 +103,7 @@ class BlockEvent:
     """One block as it arrived. Texts and token counts are deltas: append and add them up.
 
     ``elapsed`` is seconds from the call to the arrival of this block. ``finish_reason`` and
-    ``stop_reason`` are None until the final block.
+    ``stop_reason`` are None until the final block, ``threshold`` where none decided the block.
     """
 
     text: str = ""
@@ -118,6 +118,7 @@ class BlockEvent:
     stop_reason: str | None = None
     log_probs: tuple[float, ...] = ()
     elapsed: float = 0.0
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)

@@ -178,12 +178,15 @@ def decode_block(outputs: Mapping[str, list[Any]], elapsed: float) -> BlockEvent
         return values[0] if values else default
 
     is_final = bool(first("is_final", False))
+    # float32 on the wire
+    threshold = round(float(first("threshold_used", -1.0)), 6)
     return BlockEvent(
         text=first("text_output", ""),
         reasoning=first("reasoning_output", ""),
         tool_calls=parse_tool_calls(first("tool_calls", "")),
         block_index=int(first("block_index", 0)),
         denoise_steps=int(first("denoise_steps_used", 0)),
+        threshold=threshold if threshold >= 0 else None,
         num_input_tokens=int(first("num_input_tokens", 0)),
         num_output_tokens=int(first("num_output_tokens", 0)),
         is_final=is_final,

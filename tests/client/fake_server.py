@@ -35,6 +35,7 @@ class Block:
     final: bool = False
     flag: bool = False
     log_probs: tuple[float, ...] = ()
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ def _response(request: Any, block: Block) -> Any:
     }
     for name, number in numbers.items():
         add(name, "INT32", struct.pack("<i", number))
+    if block.threshold is not None:
+        add("threshold_used", "FP32", struct.pack("<f", block.threshold))
     add("is_final", "BOOL", struct.pack("<?", block.final))
     count = len(block.log_probs)
     add("output_log_probs", "FP32", struct.pack(f"<{count}f", *block.log_probs), count)

@@ -38,14 +38,16 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 def test_generate_joins_the_blocks(fake: FakeTriton, client: Client) -> None:
     fake.default = [
         Block("12", 0, steps=3, tokens=4, reasoning="carry", log_probs=(-0.5, -0.25)),
-        Block("3", 1, steps=1, tokens=2, tool_calls=tool_call_json("f", x=1)),
-        Block("", 2, 1, 1, final=True, flag=True, finish="stop", stop="151645"),
+        Block("3", 1, steps=1, tokens=2, tool_calls=tool_call_json("f", x=1), threshold=0.9),
+        Block("", 2, 1, 1, final=True, flag=True, finish="stop", stop="151645", threshold=-1.0),
     ]
     result = client.generate("458+367", max_tokens=9, request_id="r1")
     assert (result.text, result.reasoning, result.request_id) == ("123", "carry", "r1")
     assert (result.finish_reason, result.stop_reason) == ("stop", "151645")
     assert (result.num_input_tokens, result.num_output_tokens, result.denoise_steps) == (7, 7, 5)
     assert result.log_probs == (-0.5, -0.25)
+    # left out by an older server, given, and no threshold at all
+    assert [block.threshold for block in result.blocks] == [None, 0.9, None]
     assert result.tool_calls[0].parsed_arguments() == {"x": 1}
     assert result.tokens_per_forward == pytest.approx(1.4)
     assert [block.is_final for block in result.blocks] == [False, False, True]

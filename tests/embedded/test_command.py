@@ -60,6 +60,8 @@ def test_every_command_has_help_with_examples(capsys, name):
         (["serve", "--model", "x", "--slots", "4097"], "'--slots'"),
         (["serve", "--model", "/nothing"], "model folder /nothing: not found"),
         (["serve", "--model", "/nothing", "--format", "xml"], "allowed are text and json"),
+        (["serve", "--model", "x", "--load-aware-steps", "0.5"], "only with --load-aware"),
+        (["serve", "--model", "x", "--load-aware", "--load-aware-threshold", "2"], "threshold"),
         (["doctor", "--format", "xml"], "allowed are table and json"),
     ],
 )

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from blockdiff.checkpoint import load_model
 from blockdiff.core import BlockResult, DecodingParams, Mode, Request, SamplingParams
+from blockdiff.decoding.row_sums import log_totals
+from blockdiff.decoding.sampling import entropies
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.errors import ConfigError
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.pages import default_page_length
 
@@ -18,9 +22,7 @@ FIXTURES = Path(__file__).parents[1] / "golden" / "fixtures"
 CASES = (
     "clover_moe/layers4_block8",
     "qwen3_5_moe/layers4_block8",
-    "llada2_moe/block8",
     "llada2_moe_editing/block8",
-    "sdar/block4",
     "sdar_moe/block4",
     "diffusion_gemma/canvas8",
 )
@@ -115,3 +117,22 @@ def test_results_do_not_depend_on_kept_prefixes_or_on_lost_pages(case: str) -> N
     engine = Engine(own, config)
     assert collect(engine, requests, [0, 0, 0, 1, 9, 9]) == want
     assert engine.counters.hit_tokens > 0 and engine.counters.suspensions > 0
+
+
+def test_a_single_row_is_summed_as_beside_others() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        logits = torch.randn(8, 152064, generator=torch.Generator().manual_seed(0)) * 4
+        sums, totals = entropies(logits), log_totals(logits)
+        for row in range(8):
+            assert torch.equal(entropies(logits[row : row + 1]), sums[row : row + 1])
+            assert torch.equal(log_totals(logits[row : row + 1]), totals[row : row + 1])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_of_the_plain_mode_is_refused() -> None:
+    plain: Any = load_model(FIXTURES / CASES[0])
+    with pytest.raises(ConfigError, match="deterministic: True needs a model"):
+        Engine(plain, EngineConfig(deterministic=True))

@@ -9,7 +9,7 @@ import pytest
 from blockdiff.core import Phase, Request
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError, RequestError
-from blockdiff.scheduler import MemoryRules, SlotTable
+from blockdiff.scheduler import BlockOpening, MemoryRules, SlotTable
 from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.memory import Memory
 from tests.engine import fakes
@@ -171,7 +171,7 @@ def test_settings_that_cannot_be_honoured_are_refused(settings: dict[str, Any], 
 
 def test_what_was_ordered_for_a_slot_is_forgotten_with_it() -> None:
     """A slot can be given up between the order and the round that would have carried it out."""
-    table = SlotTable(2, fakes.MASK)
+    table = SlotTable(2, fakes.MASK, BlockOpening())
     memory = Memory(table, MemoryRules(pages=4, page_length=4, pages_per_slot=4), Counters())
     memory.reserve(np.array([0]), np.array([8]))
     first, second = memory.held_pages(0).tolist()

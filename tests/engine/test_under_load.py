@@ -48,6 +48,7 @@ class UnderLoad(RuleBasedStateMachine):
         keeps_prefixes=st.sampled_from([True, True, False]),
         snapshots=st.sampled_from([0, 1, 3, 10]),
         interval=st.sampled_from([4, 16, 64]),
+        truncates=st.booleans(),
     )
     def start(
         self,
@@ -60,6 +61,7 @@ class UnderLoad(RuleBasedStateMachine):
         keeps_prefixes: bool,
         snapshots: int,
         interval: int,
+        truncates: bool,
     ) -> None:
         self.facts = fakes.info(block_anchor=anchor, block_lengths_allowed=None)
         model = fakes.HashModel(self.facts)
@@ -71,9 +73,10 @@ class UnderLoad(RuleBasedStateMachine):
             page_length=page_length,
             kv_cache_bytes=(pages + 1) * page_length,
             prefix_cache=keeps_prefixes,
-            snapshot_bytes=snapshots * state_bytes,
+            snapshot_bytes=snapshots * state_bytes * keeps_prefixes,
             snapshot_interval=interval if state_bytes and keeps_prefixes else 512,
             check_invariants=True,
+            truncate_last_block=truncates,
         )
         self.engine = Engine(model, config)
         self.sent: dict[int, Sent] = {}
@@ -86,7 +89,7 @@ class UnderLoad(RuleBasedStateMachine):
         max_tokens=st.integers(1, 20),
         priority=st.integers(0, 2),
         block_length=st.sampled_from([None, 2, 3, 8]),
-        kind=st.sampled_from(["plain", "plain", "endless", "single", "late"]),
+        kind=st.sampled_from(["plain", "pinned", "endless", "single", "late"]),
     )
     def arrive(
         self,
@@ -103,6 +106,8 @@ class UnderLoad(RuleBasedStateMachine):
             fields["mode"] = Mode.AUTOREGRESSIVE
         else:
             fields["block_length"] = block_length
+        if kind == "pinned":
+            fields["pinned"] = tuple((place, 5 + place) for place in range(1, max_tokens, 3))
         if kind == "late":
             fields["deadline"] = 0.0
         uid = len(self.sent) + 1
@@ -150,7 +155,8 @@ class UnderLoad(RuleBasedStateMachine):
         assert len(memory.lines.free) + len(memory.lines.kept) == memory.lines.count
 
     def _compare(self, one: Sent) -> None:
-        alone, _ = fakes.decode_alone(fakes.HashModel(self.facts), one.request)
+        truncates = self.engine.config.truncate_last_block
+        alone, _ = fakes.decode_alone(fakes.HashModel(self.facts), one.request, truncates)
         found = fakes.ids(one.results)
         if one.results[-1].finish_reason in (FinishReason.CANCELLED, FinishReason.TIMEOUT):
             alone = alone[: len(found)]

@@ -19,7 +19,6 @@ CASES = (
     "clover_moe/layers4_block8",
     "qwen3_5_moe/layers4_block8",
     "llada2_moe/block8",
-    "llada2_moe_editing/block8",
     "sdar_moe/block4",
     "diffusion_gemma/canvas8",
 )
@@ -76,7 +75,7 @@ def in_company(
 def test_logits_and_states_do_not_depend_on_pieces_or_neighbours(case: str, dtype: str) -> None:
     own = load(case, dtype, True)
     want = in_company(own, 0)
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         for slot, (logits, states) in in_company(own, seed).items():
             assert torch.equal(logits, want[slot][0]), (seed, slot)
             for name, state in states.items():

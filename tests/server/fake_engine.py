@@ -88,6 +88,9 @@ class FakeEngine:
     expert_counts = None
     page_counts = PageCounts(1, 1, 0)
 
+    def set_pressure(self, pressure: float) -> None:
+        pass
+
     def publish_statistics(self) -> None:
         pass
 
@@ -146,6 +149,7 @@ class FakeEngine:
             token_ids=tuple(ids),
             log_probs=(-0.5,) * len(ids),
             denoise_steps=2,
+            threshold=0.75 if index else 0.875,
             num_input_tokens=len(answer.request.input_ids),
             **ending,
         )

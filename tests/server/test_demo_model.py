@@ -70,6 +70,13 @@ def test_all_ways_in_agree(demo: TritonServer, name: str) -> None:
     assert (status, joined([answer])) == (200, expected)
 
 
+def test_responses_say_what_threshold_decided_them(demo: TritonServer) -> None:
+    given = [{"threshold": 0.5}, {"quality": "balanced"}, {"denoise_steps": 2}]
+    answers = [generate(demo, ask("sort 3 1", max_tokens=40, **fields))[1] for fields in given]
+    used = [answer["threshold_used"] for answer in answers]
+    assert used == pytest.approx([0.5, 0.9, -1.0])
+
+
 def test_max_tokens_is_exact(demo: TritonServer) -> None:
     for wanted in (1, 15, 16, 17, 33):
         answer = streamed(demo, ask("sort 3 1", max_tokens=wanted, ignore_eos=True))

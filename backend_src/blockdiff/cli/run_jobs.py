@@ -118,6 +118,8 @@ def as_json(
                 "index": block.block_index,
                 "token_ids": list(block.token_ids),
                 "denoise_steps": block.denoise_steps,
+                "threshold": block.threshold,
+                "step_cap": block.step_cap,
             }
             for block in outcome.blocks
         ],

@@ -48,6 +48,9 @@ def make_server(
         "tensor_parallel": options.tensor_parallel,
         "tensor_parallel_timeout_seconds": options.tensor_parallel_timeout,
         **options.engine,
+        "load_aware": "yes" if options.load_aware else None,
+        "load_aware_lowest_threshold": options.load_aware_threshold,
+        "load_aware_fewest_steps": options.load_aware_steps,
         **weights_parameters(options.weights),
     }
     given = {key: str(value) for key, value in parameters.items() if value is not None}
@@ -184,6 +187,9 @@ def serve(
     dtype: ServedDtype = None,
     tensor_parallel: option.TensorParallel = None,
     tensor_parallel_timeout: option.TensorParallelTimeout = None,
+    load_aware: option.LoadAware = False,
+    load_aware_threshold: option.LoadAwareThreshold = None,
+    load_aware_steps: option.LoadAwareSteps = None,
     verify: option.Verify = None,
     exit_timeout_secs: option.ExitTimeoutSecs = 30,
     grpc_infer_thread_count: option.GrpcInferThreadCount = 8,
@@ -226,6 +232,9 @@ def serve(
         dtype=dtype,
         tensor_parallel=tensor_parallel,
         tensor_parallel_timeout=tensor_parallel_timeout,
+        load_aware=load_aware,
+        load_aware_threshold=load_aware_threshold,
+        load_aware_steps=load_aware_steps,
         exit_timeout=exit_timeout_secs,
         grpc_threads=grpc_infer_thread_count,
         log_file=log_file,
@@ -251,6 +260,9 @@ def _check_first(options: ServeOptions, verify: bool | None) -> WeightsIdentity 
 
     if options.repository is not None and not options.repository.is_dir():
         raise ConfigError(f"--model-repository {options.repository}: no such folder")
+    bounds = (options.load_aware_threshold, options.load_aware_steps)
+    if not options.load_aware and bounds != (None, None):
+        raise ConfigError("--load-aware-threshold, --load-aware-steps: only with --load-aware")
     repository = options.repository or template_repository()
     say(f"checking {options.model}")
     if not (repository / ENGINE_MODEL).is_dir():

@@ -36,7 +36,8 @@ PrefixCache = Annotated[
     typer.Option(help="Keep committed tokens for requests that begin with the same; on."),
 ]
 SnapshotSize = Annotated[
-    str | None, typer.Option(help="Memory for kept recurrent states, e.g. 512MiB; two per slot.")
+    str | None,
+    typer.Option(help="Memory for kept recurrent states, e.g. 512MiB, or 0; two per slot."),
 ]
 SnapshotInterval = Annotated[
     int | None, typer.Option(min=1, help="Tokens between two kept states of a request; 512.")
@@ -57,6 +58,16 @@ TensorParallel = Annotated[
 ]
 TensorParallelTimeout = Annotated[
     float | None, typer.Option(help="Seconds until one that does not answer is dead; 60.")
+]
+LoadAware = Annotated[
+    bool, typer.Option("--load-aware", help='Quality "balanced" gives way while requests wait.')
+]
+LoadAwareThreshold = Annotated[
+    float | None, typer.Option(min=0, max=1, help="With --load-aware: lowest threshold; 0.7.")
+]
+LoadAwareSteps = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=1, help="With --load-aware: least share of steps."),
 ]
 Verify = Annotated[
     bool | None,
@@ -99,6 +110,9 @@ class ServeOptions:
     dtype: str | None = None
     tensor_parallel: int | None = None
     tensor_parallel_timeout: float | None = None
+    load_aware: bool = False
+    load_aware_threshold: float | None = None
+    load_aware_steps: float | None = None
     exit_timeout: int = 30
     grpc_threads: int = 8
     log_file: Path | None = None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from blockdiff.decoding.levenshtein import Controls
+from blockdiff.decoding.row_sums import log_totals
 from blockdiff.decoding.sampling import RowSampling, choose_tokens
 
 _NEVER = float("-inf")
@@ -30,7 +31,7 @@ def choose_alternatives(logits: Tensor, sampling: RowSampling, controls: Control
 
     ``sampling`` bans the mask in every row, and the other control tokens where they have no part.
     """
-    log_total = torch.logsumexp(logits, dim=1)
+    log_total = log_totals(logits)
     mask = logits[:, controls.mask] - log_total
     other, _ = choose_tokens(logits, sampling)
     other_log_probs = logits.gather(1, other[:, None])[:, 0] - log_total
@@ -50,7 +51,7 @@ def choose_alternatives(logits: Tensor, sampling: RowSampling, controls: Control
 def best_unbanned(logits: Tensor, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Best token [L] int64 and its log probability [L] of logits [L, V], overwritten at the pairs
     (``rows``, ``ids``) [K] int64, which are not chosen."""
-    log_total = torch.logsumexp(logits, dim=1)
+    log_total = log_totals(logits)
     logits[rows, ids] = _NEVER
     best, tokens = logits.max(dim=1)
     return tokens, best - log_total

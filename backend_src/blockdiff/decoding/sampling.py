@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from blockdiff.decoding.noise import gumbel_noise, noise_keys
+from blockdiff.decoding.row_sums import row_sums
 
 __all__ = ["Draws", "RowSampling", "choose_tokens", "noise_keys"]
 
@@ -73,7 +74,7 @@ def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor
 def entropies(logits: Tensor) -> Tensor:
     """Entropy in nats [L] float32 of the softmax of each row [L, V]."""
     log_probs = torch.log_softmax(logits, dim=1)
-    return torch.special.entr(log_probs.exp()).sum(dim=1)
+    return row_sums(torch.special.entr(log_probs.exp()))
 
 
 def _sample(logits: Tensor, draws: Draws) -> Tensor:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blockdiff.errors import ConfigError
+from blockdiff.scheduler.load import LoadAware
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class EngineConfig:
     been loaded so."""
     expert_statistics_interval: int = 16
     """Experts are counted in one of so many rounds; 0: never."""
+    load_aware: LoadAware | None = None
+    """How far elastic requests give way while others wait; None: not at all."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -54,6 +57,11 @@ class EngineConfig:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigError(f"{name}: {value!r} is not allowed; it must be True or False")
+        if self.deterministic and self.load_aware is not None:
+            raise ConfigError(
+                "load_aware: makes results depend on what else runs, which deterministic forbids; "
+                "leave one of them out"
+            )
 
 
 # The least that each of these may be, where it is given.

@@ -29,7 +29,7 @@ from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
-from blockdiff.scheduler import Decisions, RoundPlan, Scheduler
+from blockdiff.scheduler import BlockOpening, Decisions, RoundPlan, Scheduler
 from blockdiff.scheduler.counters import Counters, PageCounts
 from blockdiff.text import TextCodec, TextStream
 
@@ -101,8 +101,11 @@ class Engine:
             self.model.info.mask_token_id,
             self.config.prefill_token_budget,
             self.memory,
-            None if self._uniform is None else self._uniform.start_canvas,
-            self.config.truncate_last_block,
+            BlockOpening(
+                None if self._uniform is None else self._uniform.start_canvas,
+                self.config.truncate_last_block,
+                self.config.load_aware,
+            ),
         )
 
     def _uniform_rounds(self, draws: DrawSource | None) -> UniformRounds | None:
@@ -169,6 +172,11 @@ class Engine:
             info.block_anchor == "zero",
             stops,
         )
+
+    def set_pressure(self, pressure: float) -> None:
+        """How hard requests press for slots, 0 to 1; blocks that open from now on go by it."""
+        assert 0.0 <= pressure <= 1.0, "a share"
+        self._scheduler.table.pressure = pressure
 
     def cancel(self, uid: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End a request in whatever phase it is; the next ``step`` hands out its final result.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from blockdiff.core import BlockResult, FinishReason, Request
 from blockdiff.engine.engine import Engine
+from blockdiff.engine.pressure import Pressure
 from blockdiff.engine.statistics import ExpertCounts
 from blockdiff.engine.tickets import SlotTicket, TicketOffice
 from blockdiff.errors import BlockdiffError, CapacityError, EngineDeadError, RequestError
@@ -42,6 +43,7 @@ class EngineLoop:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._office = TicketOffice(engine.config.max_slots)
+        self._pressure = Pressure(engine.config.max_slots)
         self._commands: deque[_Submit | _Cancel] = deque()
         self._wake = threading.Condition()
         self._listeners: dict[int, tuple[OnResult, SlotTicket]] = {}
@@ -116,6 +118,7 @@ class EngineLoop:
             "waiting": self._office.waiting,
             "slots": self._engine.config.max_slots,
             "free_slots": self._office.free,
+            "pressure": self._pressure.value,
             "rounds": counters.rounds,
             "requests": counters.requests,
             "finished": counters.finished,
@@ -149,6 +152,8 @@ class EngineLoop:
         """Commands, then one round or an idle wait; False when it is time to end."""
         for command in self._take_commands():
             self._run_command(command)
+        pressure = self._pressure.update(self._office.waiting, self._office.free)
+        self._engine.set_pressure(pressure)
         if self._engine.has_work:
             for result in self._engine.step():
                 self._deliver(result)

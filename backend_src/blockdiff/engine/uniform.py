@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from blockdiff.decoding.draws import DrawSource, Places
+from blockdiff.decoding.row_sums import log_totals
 from blockdiff.decoding.sampling import entropies
 from blockdiff.decoding.uniform import (
     Progress,
@@ -101,7 +102,7 @@ class UniformRounds:
         for start in range(0, count, size):
             rows = slice(start, min(start + size, count))
             logits = model.head(hidden[rows])
-            log_total = torch.logsumexp(logits, dim=1)
+            log_total = log_totals(logits)
             ends = np.searchsorted(arrays["banned_rows"], [rows.start, rows.stop]).tolist()
             banned = (
                 device["banned_rows"][slice(*ends)] - start,

@@ -135,6 +135,7 @@ def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:
         return
     if not info.decodes_blocks:
         raise UnsupportedError("mode: diffusion is not possible, the model has no mask token")
+    _check_elastic(decoding)
     if decoding.algorithm == ENTROPY_BOUND:
         return
     block_length = decoding.block_length or info.block_length
@@ -154,6 +155,16 @@ def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:
                 f"{decoding.algorithm}; leave it out"
             )
         check_number("entropy_bound", decoding.entropy_bound, 0.0, MAX_ENTROPY_BOUND)
+
+
+def _check_elastic(decoding: DecodingParams) -> None:
+    if not decoding.is_elastic or decoding.denoise_steps is not None:
+        return
+    if decoding.algorithm in ("sequential", "entropy_bounded"):
+        raise UnsupportedError(
+            f"is_elastic: {decoding.algorithm} has no threshold to lower; give denoise_steps or "
+            "leave it out"
+        )
 
 
 def _check_editing(request: Request, info: ModelInfo) -> None:
@@ -210,6 +221,8 @@ def _check_autoregressive(decoding: DecodingParams, info: ModelInfo) -> None:
         raise UnsupportedError(
             f"algorithm: {decoding.algorithm} has no meaning in autoregressive mode; leave it out"
         )
+    if decoding.is_elastic:
+        raise UnsupportedError("is_elastic: has no meaning in autoregressive mode; leave it out")
     for field in ("denoise_steps", "threshold", "entropy_bound", "editing_threshold"):
         if (value := getattr(decoding, field)) is not None:
             raise UnsupportedError(

@@ -7,11 +7,12 @@ from blockdiff.scheduler.decisions import NOTHING, Decisions, StopFinder
 from blockdiff.scheduler.memory import MemoryRules
 from blockdiff.scheduler.plan import RoundPlan
 from blockdiff.scheduler.scheduler import Scheduler
-from blockdiff.scheduler.table import MAX_EOS_IDS, SlotTable
+from blockdiff.scheduler.table import MAX_EOS_IDS, BlockOpening, SlotTable
 
 __all__ = [
     "MAX_EOS_IDS",
     "NOTHING",
+    "BlockOpening",
     "Decisions",
     "MemoryRules",
     "RoundPlan",

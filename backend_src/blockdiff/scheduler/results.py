@@ -18,6 +18,8 @@ def block_results(table: SlotTable, slots: Ints, ends: Ints) -> list[BlockResult
         table.block_index[slots].tolist(),
         table.step[slots].tolist(),
         table.prompt_length[slots].tolist(),
+        table.thresholds_used(slots),
+        table.schedule_steps[slots].tolist(),
         strict=True,
     )
     return [
@@ -28,6 +30,8 @@ def block_results(table: SlotTable, slots: Ints, ends: Ints) -> list[BlockResult
             log_probs=tuple(log_probs[first:end]),
             denoise_steps=steps,
             num_input_tokens=prompt_length,
+            threshold=threshold,
+            step_cap=cap or None,
         )
-        for uid, first, end, tokens, log_probs, index, steps, prompt_length in lines
+        for uid, first, end, tokens, log_probs, index, steps, prompt_length, threshold, cap in lines
     ]

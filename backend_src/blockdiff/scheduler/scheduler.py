@@ -18,7 +18,7 @@ from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.results import block_results
 from blockdiff.scheduler.reuse import Reuse
-from blockdiff.scheduler.table import Flags, Ints, SlotState, SlotTable, StartCanvas
+from blockdiff.scheduler.table import BlockOpening, Flags, Ints, SlotState, SlotTable
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
 
@@ -40,10 +40,9 @@ class Scheduler:
         mask_token_id: int,
         prefill_token_budget: int,
         rules: MemoryRules,
-        start_canvas: StartCanvas | None = None,
-        truncates_last: bool = False,
+        opening: BlockOpening,
     ) -> None:
-        self.table = SlotTable(num_slots, mask_token_id, start_canvas, truncates_last)
+        self.table = SlotTable(num_slots, mask_token_id, opening)
         self.counters = Counters()
         self.memory = Memory(self.table, rules, self.counters)
         self.reuse = Reuse(self.table, self.memory, self.counters)

@@ -8,13 +8,15 @@ Knows nothing of rounds, results or text.
 import math
 from collections.abc import Callable
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
-from blockdiff.decoding.acceptance import ALGORITHMS
+from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE, NO_THRESHOLD
 from blockdiff.decoding.uniform import ENTROPY_BOUND
+from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
 
 Ints = npt.NDArray[np.int64]
@@ -34,6 +36,14 @@ PATIENCE = 8
 StartCanvas = Callable[["SlotTable", int], Ints]
 
 
+class BlockOpening(NamedTuple):
+    """What an engine's blocks have in common when they open."""
+
+    start_canvas: StartCanvas | None = None  # None: they begin as masks
+    truncates_last: bool = False
+    load_aware: LoadAware | None = None
+
+
 class SlotState(IntEnum):
     FREE = 0
     PREFILL = 1
@@ -43,16 +53,10 @@ class SlotState(IntEnum):
 class SlotTable:
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
-    def __init__(
-        self,
-        num_slots: int,
-        mask_token_id: int,
-        start_canvas: StartCanvas | None = None,
-        truncates_last: bool = False,
-    ) -> None:
+    def __init__(self, num_slots: int, mask_token_id: int, opening: BlockOpening) -> None:
         self.num_slots = num_slots
-        self._truncates_last = truncates_last
-        self._start_canvas = start_canvas
+        self._opening = opening
+        self.pressure = 0.0
         self.mask_token_id = mask_token_id
         self.state = self._ints()
         self.uid = self._ints()
@@ -74,6 +78,8 @@ class SlotTable:
         self.end_position = self._ints()
         self.eos_allowed_from = self._ints()
         self.eos_ids: Ints = np.full((num_slots, MAX_EOS_IDS), NO_TOKEN, np.int64)
+        self._own_limits: list[tuple[float, int]] = [(0.0, 0)] * num_slots
+        self.is_elastic: Flags = np.zeros(num_slots, np.bool_)
         self.schedule_steps = self._ints()
         self.threshold: Floats = np.zeros(num_slots, np.float32)
         self.algorithm = self._ints()
@@ -117,7 +123,7 @@ class SlotTable:
     @property
     def has_random_canvases(self) -> bool:
         """Whether canvases begin as random tokens; a preview then decides all of a canvas."""
-        return self._start_canvas is not None
+        return self._opening.start_canvas is not None
 
     @property
     def free_slots(self) -> int:
@@ -171,8 +177,9 @@ class SlotTable:
     def _set_choices(
         self, slot: int, sampling: SamplingParams, decoding: DecodingParams, threshold: float
     ) -> None:
-        self.threshold[slot] = threshold
-        self.schedule_steps[slot] = decoding.denoise_steps or 0
+        self._own_limits[slot] = (threshold, decoding.denoise_steps or 0)
+        self.threshold[slot], self.schedule_steps[slot] = self._own_limits[slot]
+        self.is_elastic[slot] = decoding.is_elastic
         self.algorithm[slot] = (*ALGORITHMS, ENTROPY_BOUND).index(decoding.algorithm)
         self.t_min[slot] = decoding.t_min or 0.0
         self.t_max[slot] = decoding.t_max or 0.0
@@ -194,7 +201,7 @@ class SlotTable:
         All of them is open but for pinned places; they hold masks or what ``start_canvas`` says.
         """
         lengths = self.full_length[slots]
-        if self._truncates_last:
+        if self._opening.truncates_last:
             rest = self.end_position[slots] - starts
             is_short = (rest < lengths) & ~self.is_autoregressive[slots]
             lengths = np.where(is_short, rest, lengths)
@@ -208,10 +215,12 @@ class SlotTable:
         self.masked[slots] = np.arange(self.masked.shape[1]) < lengths[:, None]
         self.log_probs[slots] = 0.0
         self.pinned[slots] = False
+        if self._opening.load_aware is not None:
+            self._give_way(slots[self.is_elastic[slots]], self._opening.load_aware)
         for slot in slots.tolist():
-            if self._start_canvas is not None:
+            if self._opening.start_canvas is not None:
                 length = int(self.block_length[slot])
-                self.canvas[slot, :length] = self._start_canvas(self, slot)
+                self.canvas[slot, :length] = self._opening.start_canvas(self, slot)
             if self.pins[slot] is not NO_PINS:
                 self._pin(slot)
 
@@ -222,6 +231,21 @@ class SlotTable:
         self.canvas[slot, places] = pins.token_ids
         self.masked[slot, places] = False
         self.pinned[slot, places] = True
+
+    def _give_way(self, slots: Ints, load_aware: LoadAware) -> None:
+        for slot in slots.tolist():
+            threshold, steps = self._own_limits[slot]
+            if self.algorithm[slot] == LOW_CONFIDENCE:
+                self.threshold[slot] = load_aware.threshold(threshold, self.pressure)
+            self.schedule_steps[slot] = load_aware.steps(steps, self.pressure)
+
+    def thresholds_used(self, slots: Ints) -> list[float | None]:
+        """Confidence thresholds of the open blocks of ``slots`` [N]; None where none decides."""
+        has_one = (self.algorithm[slots] == LOW_CONFIDENCE) & ~self.is_autoregressive[slots]
+        has_one &= self.threshold[slots] != NO_THRESHOLD
+        # the decimals that float32 stands for
+        values = self.threshold[slots].astype(np.float64).round(6).tolist()
+        return [v if has else None for v, has in zip(values, has_one.tolist(), strict=True)]
 
     def first_ending(self, slots: Ints) -> Ints:
         """Place of the open blocks from which on an end token counts, a pinned one too."""
@@ -243,7 +267,7 @@ class SlotTable:
         An open canvas is kept, but a random one begins anew, as its signals are gone too.
         """
         self.written[slot] = 0
-        if self._start_canvas is not None:
+        if self.has_random_canvases:
             self.block_index[slot] -= 1
             self.open_blocks(np.array([slot]), self.block_start[[slot]])
         if self.final[slot]:

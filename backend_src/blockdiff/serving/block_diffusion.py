@@ -83,6 +83,7 @@ def build_engine(
         snapshot_interval=settings.snapshot_interval,
         truncate_last_block=settings.truncate_last_block,
         deterministic=settings.deterministic,
+        load_aware=_load_aware(settings),
         expert_statistics_interval=settings.expert_statistics_interval,
     )
     engine = Engine(model, config, tokenizer)
@@ -91,6 +92,14 @@ def build_engine(
     loop.start()
     facts = {"model_type": model.info.model_type, "dtype": settings.dtype}
     return ServedEngine(loop, engine.validate, facts, model.close)
+
+
+def _load_aware(settings: Settings) -> Any:
+    from blockdiff.scheduler.load import LoadAware
+
+    if not settings.load_aware:
+        return None
+    return LoadAware(settings.load_aware_lowest_threshold, settings.load_aware_fewest_steps)
 
 
 class BlockDiffusionModel(ServedModel):

@@ -67,6 +67,8 @@ INT32_MAX = 2**31 - 1
 
 # quality -> threshold; None leaves the model's own default.
 QUALITY_THRESHOLDS: dict[str, float | None] = {"fast": 0.7, "balanced": None, "high": 0.98}
+# Gives way under load on servers that allow it; all other requests keep what they ask for.
+ELASTIC_QUALITY = "balanced"
 
 FIELDS: tuple[Field, ...] = (
     Field("text_input", _S, "raw prompt; control tokens in it stay text"),
@@ -181,6 +183,7 @@ OUTPUTS: tuple[Output, ...] = (
     Output("num_output_tokens", _I, "tokens of this response"),
     Output("block_index", _I, "number of the (last) block in this response"),
     Output("denoise_steps_used", _I, "previews spent on this response"),
+    Output("threshold_used", _F, "lowest threshold of this response's blocks; -1: none had one"),
     Output("is_final", _B, "true on the last response"),
     Output("output_log_probs", _F, "one per token, when asked for", is_list=True),
 )

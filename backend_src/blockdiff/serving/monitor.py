@@ -27,6 +27,7 @@ _GAUGES = (
     ("blockdiff_kv_pages_free", "pages_free", "Pages that hold nothing"),
     ("blockdiff_kv_pages_kept", "pages_kept", "Pages of prefixes that no request uses now"),
     ("blockdiff_kv_pages_used", "pages_used", "Pages that running requests hold"),
+    ("blockdiff_pressure", "pressure", "Share of recent rounds in which a request waited, 0 to 1"),
 )
 _COUNTERS = (
     ("blockdiff_rounds_total", "rounds", {}, "Engine rounds (one forward each)"),

@@ -15,6 +15,7 @@ from blockdiff.serving.spec import RequestSpec
 from blockdiff.serving.tensors import list_tensor, scalar_tensor, text_tensor
 
 WHERE = "block_diffusion"
+NO_THRESHOLD = -1.0
 
 
 class OutgoingStream:
@@ -92,11 +93,13 @@ class OutgoingStream:
         pb_utils = self._pb_utils
         context = self._spec.text.model_dump_json() if self._is_first else ""
         reason = result.finish_reason.value if result.finish_reason is not None else ""
+        threshold = NO_THRESHOLD if result.threshold is None else result.threshold
         return [
             list_tensor(pb_utils, "output_ids", result.token_ids, np.int32),
             list_tensor(pb_utils, "block_log_probs", result.log_probs, np.float32),
             scalar_tensor(pb_utils, "block_index", result.block_index, np.int32),
             scalar_tensor(pb_utils, "denoise_steps_used", result.denoise_steps, np.int32),
+            scalar_tensor(pb_utils, "threshold_used", threshold, np.float32),
             scalar_tensor(pb_utils, "is_final", result.is_final, np.bool_),
             text_tensor(pb_utils, "finish_reason", reason),
             text_tensor(pb_utils, "stop_reason", result.stop_reason),
@@ -114,4 +117,7 @@ def joined(results: list[BlockResult]) -> BlockResult:
         token_ids=tuple(token for result in results for token in result.token_ids),
         log_probs=tuple(value for result in results for value in result.log_probs),
         denoise_steps=sum(result.denoise_steps for result in results),
+        threshold=min(
+            (result.threshold for result in results if result.threshold is not None), default=None
+        ),
     )

@@ -40,6 +40,7 @@ INPUT_NAMES = (
     "block_log_probs",
     "block_index",
     "denoise_steps_used",
+    "threshold_used",
     "is_final",
     "finish_reason",
     "stop_reason",
@@ -166,6 +167,7 @@ class PostprocessingModel(ServedModel):
             pb_utils.Tensor("stop_reason", block["stop_reason"]),
             pb_utils.Tensor("block_index", block["block_index"]),
             pb_utils.Tensor("denoise_steps_used", block["denoise_steps_used"]),
+            pb_utils.Tensor("threshold_used", block["threshold_used"]),
             pb_utils.Tensor("is_final", block["is_final"]),
         ]
         if context.return_num_input_tokens:

@@ -18,6 +18,7 @@ from blockdiff.serving.errors import triton_error, unary_key
 from blockdiff.serving.fields import (
     BY_NAME,
     CANONICAL,
+    ELASTIC_QUALITY,
     MAX_STOP_WORD_CHARACTERS,
     MAX_STOP_WORDS,
     QUALITY_THRESHOLDS,
@@ -168,6 +169,7 @@ def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> Re
         block_length=given.get("block_length"),
         denoise_steps=given.get("denoise_steps"),
         threshold=threshold,
+        is_elastic=given.get("quality") == ELASTIC_QUALITY,
         received_at=time.monotonic(),
         text=context,
     )

@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "threads": "BLOCKDIFF_THREADS",
     "max_context": "BLOCKDIFF_MAX_CONTEXT",
     "tensor_parallel": "BLOCKDIFF_TENSOR_PARALLEL",
+    "load_aware": "BLOCKDIFF_LOAD_AWARE",
     "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
     "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
     "verify": "BLOCKDIFF_VERIFY",
@@ -63,6 +64,9 @@ class Settings:
     snapshot_bytes: int | None = None
     snapshot_interval: int = 512
     truncate_last_block: bool = False
+    load_aware: bool = False  # whether quality "balanced" gives way while requests wait
+    load_aware_lowest_threshold: float = 0.7
+    load_aware_fewest_steps: float = 0.5  # share of a request's own steps
     expert_statistics_interval: int = 16
     default_max_tokens: int = 256
     max_prompt_bytes: int = 4 << 20
@@ -74,7 +78,8 @@ class Settings:
 
 def _integer(low: int, high: int) -> Callable[[str, str], Any]:
     def read(name: str, text: str) -> int:
-        if not text.isdigit() or not low <= int(text) <= high:
+        # int() takes other digits too, and refuses very long numbers in its own words
+        if not re.fullmatch("[0-9]{1,18}", text) or not low <= int(text) <= high:
             raise ConfigError(f"{name}: got {text!r}, allowed {low} to {high}")
         return int(text)
 
@@ -89,6 +94,19 @@ def _seconds(name: str, text: str) -> float:
     if not 0.0 < value <= 86_400.0:
         raise ConfigError(f"{name}: got {text!r}, allowed more than 0 and up to 86400 seconds")
     return value
+
+
+def _share(low: float) -> Callable[[str, str], Any]:
+    def read(name: str, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not low <= value <= 1.0:
+            raise ConfigError(f"{name}: got {text!r}, allowed {low:g} to 1")
+        return value
+
+    return read
 
 
 def _choice(*allowed: str) -> Callable[[str, str], Any]:
@@ -132,6 +150,9 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "snapshot_bytes": _integer(0, 1 << 50),
     "snapshot_interval": _integer(1, 1 << 24),
     "truncate_last_block": _yes_or_no,
+    "load_aware": _yes_or_no,
+    "load_aware_lowest_threshold": _share(0.0),
+    "load_aware_fewest_steps": _share(0.01),
     "expert_statistics_interval": _integer(0, 1 << 20),
     "default_max_tokens": _integer(1, 1 << 24),
     "max_prompt_bytes": _integer(1, 1 << 30),
@@ -170,6 +191,10 @@ def read_settings(
         raise ConfigError("BLOCKDIFF_MODEL: not set; give the checkpoint folder there")
     if values.get("verify") == "done" and "manifest_sha256" not in values:
         raise ConfigError("verify: 'done' needs manifest_sha256, the hash that was verified")
+    if not values.get("load_aware", False):
+        for name in sorted(values):
+            if name.startswith("load_aware_"):
+                raise ConfigError(f"{name}: only with load_aware 'yes'")
     # All stubs of one server have the same parent, so they agree on this name.
     default_socket = Path(tempfile.gettempdir()) / f"blockdiff-relay-{os.getppid()}.sock"
     values.setdefault("relay_socket", default_socket)

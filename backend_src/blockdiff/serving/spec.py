@@ -44,6 +44,7 @@ class RequestSpec(_Wire):
     block_length: int | None = None
     denoise_steps: int | None = None
     threshold: float | None = None
+    is_elastic: bool = False
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -65,6 +66,7 @@ class RequestSpec(_Wire):
                 block_length=self.block_length,
                 denoise_steps=self.denoise_steps,
                 threshold=self.threshold,
+                is_elastic=self.is_elastic,
             ),
             deadline=deadline,
         )

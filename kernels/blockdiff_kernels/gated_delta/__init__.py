@@ -15,7 +15,7 @@ from blockdiff_kernels.gated_delta import reference
 from blockdiff_kernels.pointwise import FAST, Pointwise
 
 # rows of a chunk of the grid that states keep to where results must not depend on the batch
-GRID_ROWS = 32
+GRID_ROWS = 16
 
 
 def decay_and_beta(

@@ -62,6 +62,7 @@ def block(
         "block_log_probs": np.full((1, len(ids)), -0.5, dtype=np.float32),
         "block_index": np.array([[index]], dtype=np.int32),
         "denoise_steps_used": np.array([[2]], dtype=np.int32),
+        "threshold_used": np.array([[0.75]], dtype=np.float32),
         "is_final": np.array([[is_final]]),
         "finish_reason": text(ending.get("finish_reason", "stop" if is_final else "")),
         "stop_reason": text(ending.get("stop_reason", "")),
@@ -104,6 +105,7 @@ def test_conditional_outputs_and_wishes(model: PostprocessingModel, tokenizer: T
     (response,) = model.execute([request])
     assert set(response.values()) == set(NAMES) - {"num_input_tokens"}
     assert response.values()["output_log_probs"] == [-0.5] * len(ids)
+    assert response.values()["threshold_used"] == [0.75]
 
 
 def test_cancelled_block_is_relayed(

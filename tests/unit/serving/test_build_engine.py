@@ -9,8 +9,9 @@ import pytest
 
 from blockdiff.cli.engine_options import optional_bytes
 from blockdiff.cli.serve_options import as_parameters
-from blockdiff.engine import Engine
+from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError, EngineDeadError
+from blockdiff.scheduler.load import LoadAware
 from blockdiff.serving.block_diffusion import build_engine
 from blockdiff.serving.settings import Settings, read_settings
 from tests.engine.checkpoint import make_checkpoint
@@ -48,6 +49,16 @@ def test_it_is_warm_before_it_serves(settings: Settings, monkeypatch: pytest.Mon
         assert 0 < shown["pages_total"] == shown["pages_free"] < 3 * 64
     finally:
         engine.loop.shutdown(0.0)
+
+
+def test_settings_reach_the_engine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[EngineConfig] = []
+    monkeypatch.setattr(Engine, "warm_up", lambda engine: seen.append(engine.config))
+    chosen = replace(settings, truncate_last_block=True, load_aware=True)
+    for one in (settings, replace(chosen, load_aware_lowest_threshold=0.6)):
+        build_engine(one).loop.shutdown(0.0)
+    assert [config.truncate_last_block for config in seen] == [False, True]
+    assert [config.load_aware for config in seen] == [None, LoadAware(0.6, 0.5)]
 
 
 def test_a_model_that_cannot_run_is_never_ready(
@@ -98,21 +109,31 @@ def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
     assert as_parameters(prefix_cache=None) == {"prefix_cache": None}
     with pytest.raises(ConfigError, match="kv-cache-size: '8' must be a size with a unit"):
         optional_bytes("kv-cache-size", "8")
+    with pytest.raises(ConfigError, match="kv-cache-size: '9999.* must be a size with a unit"):
+        optional_bytes("kv-cache-size", "9" * 400 + "GiB")
+    assert optional_bytes("snapshot-size", "0") == 0
 
 
 @pytest.mark.parametrize(
     ("key", "text", "allowed"),
     [
         ("kv_cache_bytes", "0", "allowed 1 to"),
+        ("kv_cache_bytes", "²", "allowed 1 to"),
+        ("kv_cache_bytes", "9" * 5000, "allowed 1 to"),
         ("prefix_cache", "on", "allowed yes or no"),
         ("truncate_last_block", "1", "allowed yes or no"),
         ("expert_statistics_interval", "-1", "allowed 0 to"),
         ("tensor_parallel", "0", "allowed 1 to 64"),
         ("tensor_parallel", "two", "allowed 1 to 64"),
         ("tensor_parallel_timeout_seconds", "-1", "up to 86400 seconds"),
+        ("truncate_last_block", "true", "allowed yes or no"),
+        ("load_aware", "1", "allowed yes or no"),
+        ("load_aware_lowest_threshold", "1.5", "allowed 0 to 1"),
+        ("load_aware_fewest_steps", "nan", "allowed 0.01 to 1"),
+        ("load_aware_fewest_steps", "0.5", "only with load_aware 'yes'"),
     ],
 )
-def test_settings_of_ranks_are_checked(key: str, text: str, allowed: str) -> None:
+def test_settings_are_checked(key: str, text: str, allowed: str) -> None:
     given = {"model": {"string_value": "m"}, key: {"string_value": text}}
     with pytest.raises(ConfigError, match=f"{key}.*{allowed}"):
         read_settings({"parameters": given}, {})

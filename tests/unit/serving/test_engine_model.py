@@ -86,6 +86,7 @@ def test_last_block_carries_the_flag(model: ScriptedModel, ask: Any) -> None:
     assert [v["is_final"][0] for v in values] == [False] * (len(values) - 1) + [True]
     assert [bool(v["request_context"][0]) for v in values] == [True] + [False] * (len(values) - 1)
     assert values[-1]["finish_reason"] == [b"stop"]
+    assert [v["threshold_used"][0] for v in values] == [0.875] + [0.75] * (len(values) - 1)
     assert len({v["request_uid"][0] for v in values}) == 1
 
 
@@ -96,6 +97,7 @@ def test_without_stream_one_response(model: ScriptedModel, ask: Any, tokenizer: 
     values = response.values()
     assert tokenizer.decode(values["output_ids"]) == "a b c d"
     assert values["denoise_steps_used"][0] == 2 * (values["block_index"][0] + 1)
+    assert values["threshold_used"] == [0.75]
     assert len(values["block_log_probs"]) == len(values["output_ids"])
 
 

@@ -86,7 +86,12 @@ def test_prompt_inside_sampling_parameters(build: Build) -> None:
 
 @pytest.mark.parametrize(("quality", "threshold"), [("fast", 0.7), ("balanced", None)])
 def test_quality_names_a_threshold(build: Build, quality: str, threshold: float | None) -> None:
-    assert build(text_input="x", quality=quality)[1].threshold == threshold
+    spec = build(text_input="x", quality=quality)[1]
+    assert spec.threshold == threshold
+    # only this quality lets a loaded server decide faster
+    is_elastic = spec.engine_request(1, (1,), None).decoding.is_elastic
+    assert is_elastic == (quality == "balanced")
+    assert not build(text_input="x", threshold=0.9)[1].is_elastic
 
 
 def test_a_seed_is_drawn_where_none_is_given(build: Build) -> None:

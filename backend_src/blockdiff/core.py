@@ -91,7 +91,8 @@ class Request:
     decoding: DecodingParams = field(default_factory=DecodingParams)
     deadline: float | None = None  # time.monotonic() seconds
     priority: int = 0
-    """Among running requests the lowest number goes first, for prefill and when memory is short."""
+    """Among running requests the lowest number goes first, for prefill and when memory is short;
+    a request that many later ones have passed rises."""
     # Given output: (place counted from the first output token, token id), in any order. Part of the
     # output with log prob 0. An end token that is given, or decided before one, ends the answer
     # like any other: ``min_tokens`` or ``ignore_eos`` keeps a request going to its last pin.

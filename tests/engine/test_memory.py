@@ -9,7 +9,7 @@ import pytest
 from blockdiff.core import Phase, Request
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError, RequestError
-from blockdiff.scheduler import MemoryRules, SlotTable
+from blockdiff.scheduler import BlockOpening, MemoryRules, SlotTable
 from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.memory import Memory
 from tests.engine import fakes
@@ -117,16 +117,61 @@ def test_last_and_least_gives_way_and_comes_back() -> None:
     assert counts[2] is not None and counts[2].prefill > 1, "the last by rank gives way"
 
 
-def test_budgets_that_hold_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match="kv_cache_bytes: 15 is too little; one page of 8 tokens"):
-        build(kv_cache_bytes=15)
-    with pytest.raises(ConfigError, match="page_length: 6 .* multiple of .* block length 4"):
-        build(page_length=6)
+def test_nobody_is_passed_for_ever() -> None:
+    """Memory for one request at a time, and more urgent ones come without end."""
+    _, engine = build(0, max_slots=2, kv_cache_bytes=6 * 8)
+    engine.add_request(fakes.request(1, SYSTEM[:24], max_tokens=8, priority=1))
+    for uid in range(2, 40):
+        engine.add_request(fakes.request(uid, [uid % 30, *SYSTEM[:23]], max_tokens=16))
+        while not engine.free_slots:
+            if any(result.is_final and result.request_uid == 1 for result in engine.step()):
+                return
+    raise AssertionError("the least urgent request starves")
+
+
+def test_who_waits_is_sound_after_a_round_that_failed_before_its_forward() -> None:
+    """What the caches were to do for a waiting request was lost with the round."""
+    model, engine = build(8, max_slots=2)
+    first, second = (fakes.request(uid, SYSTEM, max_tokens=4) for uid in (1, 2))
+    prepare, engine._caches.prepare = engine._caches.prepare, None  # type: ignore[method-assign, assignment]
+    engine.add_request(first)
+    engine.add_request(second)
+    assert [(result.request_uid, result.is_final) for result in engine.step()] == [(1, True)]
+    engine._caches.prepare = prepare  # type: ignore[method-assign]
+    results = [result for _ in range(20) for result in engine.step()]
+    assert fakes.ids(results) == fakes.decode_alone(model, second)[0]
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_warm_up_fits_into_little_memory(pages: int) -> None:
+    _, engine = build(kv_cache_bytes=(pages + 1) * 8)
+    engine.warm_up()
+    assert engine.counters.requests == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"kv_cache_bytes": 15}, "kv_cache_bytes: 15 is too little; one page of 8 tokens"),
+        ({"kv_cache_bytes": 99.5}, "kv_cache_bytes: 99.5 .* whole number of at least 1"),
+        ({"max_context": 1}, "max_context: 1 .* at least 2"),
+        ({"page_length": 6}, "page_length: 6 .* multiple of .* block length 4, up to 256"),
+        ({"page_length": 260}, "page_length: 260 .* up to 256"),
+        ({"prefix_cache": "no"}, "prefix_cache: 'no' .* True or False"),
+        ({"snapshot_bytes": 7}, "snapshot_bytes: 7 is too little; one state takes 8 bytes"),
+        ({"snapshot_bytes": 8, "prefix_cache": False}, "snapshot_bytes: 8 .* without prefix_cache"),
+        ({"snapshot_bytes": 8, "state_bytes": 0}, "snapshot_bytes: 8 .* without states"),
+        ({"snapshot_interval": 8, "state_bytes": 0}, "snapshot_interval: 8 .* without states"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        build(**settings)
 
 
 def test_what_was_ordered_for_a_slot_is_forgotten_with_it() -> None:
     """A slot can be given up between the order and the round that would have carried it out."""
-    table = SlotTable(2, fakes.MASK)
+    table = SlotTable(2, fakes.MASK, BlockOpening())
     memory = Memory(table, MemoryRules(pages=4, page_length=4, pages_per_slot=4), Counters())
     memory.reserve(np.array([0]), np.array([8]))
     first, second = memory.held_pages(0).tolist()

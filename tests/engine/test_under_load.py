@@ -73,8 +73,8 @@ class UnderLoad(RuleBasedStateMachine):
             page_length=page_length,
             kv_cache_bytes=(pages + 1) * page_length,
             prefix_cache=keeps_prefixes,
-            snapshot_bytes=snapshots * state_bytes,
-            snapshot_interval=interval,
+            snapshot_bytes=snapshots * state_bytes * keeps_prefixes,
+            snapshot_interval=interval if state_bytes and keeps_prefixes else 512,
             check_invariants=True,
             truncate_last_block=truncates,
         )

@@ -23,5 +23,7 @@ Deterministic = Annotated[
 
 
 def optional_bytes(flag: str, text: str | None) -> int | None:
-    """Bytes of a size that may be left out; ConfigError for one without a unit."""
-    return None if text is None else parse_size(flag, text)
+    """Bytes of a size that may be left out or 0; ConfigError for any other without a unit."""
+    if text is None:
+        return None
+    return 0 if text.strip() == "0" else parse_size(flag, text)

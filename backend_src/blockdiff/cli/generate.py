@@ -240,7 +240,7 @@ def _build_engine(
     config = replace(
         wanted,
         max_slots=min(wanted.max_slots, len(jobs)),
-        max_context=limit if needed < 1 else min(needed, limit),
+        max_context=limit if needed < 2 else min(needed, limit),
         max_output_tokens=limit,
     )
     for job in jobs:

@@ -36,7 +36,8 @@ PrefixCache = Annotated[
     typer.Option(help="Keep committed tokens for requests that begin with the same; on."),
 ]
 SnapshotSize = Annotated[
-    str | None, typer.Option(help="Memory for kept recurrent states, e.g. 512MiB; two per slot.")
+    str | None,
+    typer.Option(help="Memory for kept recurrent states, e.g. 512MiB, or 0; two per slot."),
 ]
 SnapshotInterval = Annotated[
     int | None, typer.Option(min=1, help="Tokens between two kept states of a request; 512.")

@@ -48,17 +48,15 @@ class EngineConfig:
             "max_output_tokens",
             "snapshot_interval",
         ):
-            _check_positive(name, getattr(self, name))
-        for name in ("max_context", "num_threads", "kv_cache_bytes", "page_length"):
+            _check_integer(name, getattr(self, name), 1)
+        _check_integer("expert_statistics_interval", self.expert_statistics_interval, 0)
+        for name, least in _OPTIONAL.items():
             if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
-        if self.snapshot_bytes is not None and self.snapshot_bytes < 0:
-            raise ConfigError(f"snapshot_bytes: {self.snapshot_bytes} is not allowed; 0 or more is")
-        interval = self.expert_statistics_interval
-        if interval < 0:
-            raise ConfigError(
-                f"expert_statistics_interval: {interval} is not allowed; it must be at least 0"
-            )
+                _check_integer(name, getattr(self, name), least)
+        for name in ("prefix_cache", "check_invariants", "truncate_last_block", "deterministic"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name}: {value!r} is not allowed; it must be True or False")
         if self.deterministic and self.load_aware is not None:
             raise ConfigError(
                 "load_aware: makes results depend on what else runs, which deterministic forbids; "
@@ -66,6 +64,19 @@ class EngineConfig:
             )
 
 
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{name}: {value} is not allowed; it must be at least 1")
+# The least that each of these may be, where it is given.
+_OPTIONAL = {
+    # a token of the prompt and one of the output
+    "max_context": 2,
+    "num_threads": 1,
+    "kv_cache_bytes": 1,
+    "page_length": 1,
+    "snapshot_bytes": 0,
+}
+
+
+def _check_integer(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(
+            f"{name}: {value!r} is not allowed; it must be a whole number of at least {least}"
+        )

@@ -23,7 +23,7 @@ from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
 from blockdiff.engine.insert_delete import InsertDelete
-from blockdiff.engine.memory import cache_pool, check_fits, plan_memory
+from blockdiff.engine.memory import cache_pool, check_fits, longest_request, plan_memory
 from blockdiff.engine.statistics import ExpertCounts, ExpertStatistics
 from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
@@ -225,7 +225,7 @@ class Engine:
     def _fail_round(self, plan: RoundPlan, error: Exception) -> list[BlockResult]:
         self._failed_rounds += 1
         text = f"the engine failed in this round: {type(error).__name__}: {_one_line(error)}"
-        results = [self._scheduler.fail(int(slot), text) for slot in plan.running_slots]
+        results = self._scheduler.fail_round(plan, text)
         if self._failed_rounds >= MAX_FAILED_ROUNDS:
             self._outbox += results
             dead = f"{self._failed_rounds} rounds failed in a row; {text}"
@@ -258,8 +258,9 @@ class Engine:
         if not (info.supports_autoregressive if is_single else info.decodes_blocks):
             return
         max_tokens = 2 if is_single else info.block_length + 1
-        max_tokens = min(max_tokens, self.config.max_output_tokens, self.max_context - 1)
-        prompt_length = min(self.config.prefill_token_budget, self.max_context - max_tokens)
+        room = min(self.max_context, longest_request(self.memory))
+        max_tokens = min(max_tokens, self.config.max_output_tokens, room - 1)
+        prompt_length = min(self.config.prefill_token_budget, room - max_tokens)
         for number in range(self.config.max_slots):
             # The first prompt fills a round alone; the others are short and decode together.
             length = prompt_length if number == 0 else min(prompt_length, info.block_length)

@@ -24,9 +24,7 @@ def plan_memory(model: BlockDiffusionModel, config: EngineConfig, max_context: i
     """
     block = model.info.block_length
     page_length = config.page_length or default_page_length(block)
-    if page_length % block:
-        allowed = f"a multiple of the model's block length {block}"
-        raise ConfigError(f"page_length: {page_length} is not allowed; it must be {allowed}")
+    _check_page_length(page_length, block, max_context)
     sizes = model.cache_sizes(page_length, max_context)
     pages_per_slot = count_pages(max_context, page_length)
     pages = config.max_slots * pages_per_slot
@@ -47,12 +45,37 @@ def plan_memory(model: BlockDiffusionModel, config: EngineConfig, max_context: i
     )
 
 
+def _check_page_length(page_length: int, block: int, max_context: int) -> None:
+    longest = max(default_page_length(block), count_pages(max_context, block) * block)
+    if page_length % block or page_length > longest:
+        allowed = f"a multiple of the model's block length {block}, up to {longest}"
+        raise ConfigError(f"page_length: {page_length} is not allowed; it must be {allowed}")
+
+
 def _snapshots(config: EngineConfig, state_bytes: int) -> int:
+    budget = config.snapshot_bytes
     if not (config.prefix_cache and state_bytes):
+        why = "without prefix_cache" if state_bytes else "for a model without states"
+        _refuse_unused(config, why)
         return 0
-    if config.snapshot_bytes is None:
+    if budget is None:
         return SNAPSHOTS_PER_SLOT * config.max_slots
-    return config.snapshot_bytes // state_bytes
+    if 0 < budget < state_bytes:
+        raise ConfigError(
+            f"snapshot_bytes: {budget} is too little; one state takes {state_bytes} bytes, "
+            "0 keeps none"
+        )
+    return budget // state_bytes
+
+
+def _refuse_unused(config: EngineConfig, why: str) -> None:
+    """Settings of kept states that were given to an engine that keeps none."""
+    if config.snapshot_bytes:
+        raise ConfigError(f"snapshot_bytes: {config.snapshot_bytes} has no use {why}; leave it out")
+    if config.snapshot_interval != EngineConfig.snapshot_interval:
+        raise ConfigError(
+            f"snapshot_interval: {config.snapshot_interval} has no use {why}; leave it out"
+        )
 
 
 def cache_pool(rules: MemoryRules) -> CachePool:
@@ -60,15 +83,18 @@ def cache_pool(rules: MemoryRules) -> CachePool:
     return CachePool(rules.pages + EMPTY_PAGES, rules.page_length, rules.snapshots)
 
 
+def longest_request(rules: MemoryRules) -> int:
+    """Tokens of prompt and output that all pages together hold; the last one is never committed."""
+    return rules.pages * rules.page_length + 1
+
+
 def check_fits(request: Request, rules: MemoryRules) -> None:
     """Raise RequestError if all pages together could not hold ``request``."""
-    prompt = len(request.input_ids)
-    # the last token is never committed
-    needed = count_pages(prompt + request.max_tokens - 1, rules.page_length)
-    if needed > rules.pages:
-        room = rules.pages * rules.page_length
+    prompt, room = len(request.input_ids), longest_request(rules)
+    if prompt + request.max_tokens > room:
+        needed = count_pages(prompt + request.max_tokens - 1, rules.page_length)
         raise RequestError(
             f"max_tokens: {prompt} prompt tokens and {request.max_tokens} more need "
             f"{needed} pages; the cache has {rules.pages} pages of {rules.page_length} tokens, "
-            f"allowed together: up to {room + 1}"
+            f"allowed together: up to {room}"
         )

@@ -13,7 +13,7 @@ _UNITS = {
     "TIB": 1 << 40,
     "TB": 10**12,
 }
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
 
 
 def parse_size(flag: str, text: str) -> int:
@@ -22,5 +22,6 @@ def parse_size(flag: str, text: str) -> int:
     scale = _UNITS.get(found.group(2).upper()) if found else None
     size = int(float(found.group(1)) * scale) if found and scale else 0
     if size <= 0:
-        raise ConfigError(f"{flag}: {text!r} must be a size with a unit, such as 80GiB or 24GB")
+        units = "MB, MiB, GB, GiB, TB or TiB, such as 80GiB"
+        raise ConfigError(f"{flag}: {text[:60]!r} must be a size with a unit {units}")
     return size

@@ -42,7 +42,7 @@ def choose(table: SlotTable, memory: Memory, reuse: Reuse, budget: int) -> Chose
     """
     newcomers = _newcomers(table, memory, reuse)
     remaining = table.final[newcomers] - table.written[newcomers]
-    granules, priorities = table.prefill_granule[newcomers], table.priority[newcomers]
+    granules, priorities = table.prefill_granule[newcomers], table.urgency(newcomers)
     chunks = share_budget(remaining, granules, priorities, budget)
     newcomers, chunks = newcomers[chunks > 0], chunks[chunks > 0]
 

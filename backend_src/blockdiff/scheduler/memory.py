@@ -201,6 +201,10 @@ class Memory:
         """Take all pages of ``slot``; its tokens will be written again."""
         self._counters.suspensions += 1
         self.suspended.append(slot)
+        self.restart(slot)
+
+    def restart(self, slot: int) -> None:
+        """``slot`` holds nothing any more and begins anew with the first of its tokens."""
         self.release(slot)
         self._table.suspend(slot)
 

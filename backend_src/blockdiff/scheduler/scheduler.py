@@ -109,6 +109,16 @@ class Scheduler:
         self.counters.failed += 1
         return self._finish(slot, int(self.table.first_response[slot]), None, "", error)
 
+    def fail_round(self, plan: RoundPlan, error: str) -> list[BlockResult]:
+        """End the requests that ran in ``plan``, which may have been left half done."""
+        results = [self.fail(slot, error) for slot in plan.running_slots.tolist()]
+        # Others may have had their pages and states prepared in it.
+        waiting = np.flatnonzero(self.table.state == SlotState.PREFILL).tolist()
+        for slot in waiting:
+            self.memory.restart(slot)
+        self.reuse.suspend(waiting)
+        return results
+
     def fail_all(self, error: str) -> list[BlockResult]:
         return [self.fail(slot, error) for slot in list(self._running)]
 

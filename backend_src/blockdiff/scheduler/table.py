@@ -28,6 +28,8 @@ MAX_EOS_IDS = 16
 NO_TOKEN = -1
 DEFAULT_POST_STEPS = 16
 FIRST_WIDTH = 8
+# A request rises by one priority whenever so many times all slots have been given to later ones.
+PATIENCE = 8
 
 
 # ids [block length] that the block which a slot has just opened begins with
@@ -271,9 +273,15 @@ class SlotTable:
         if self.final[slot]:
             self.state[slot] = SlotState.PREFILL
 
+    def urgency(self, slots: Ints) -> Ints:
+        """Priorities [N] of ``slots`` [N], lower for those that have been passed for long."""
+        passed = self._arrivals - self.arrival[slots]
+        current: Ints = self.priority[slots] - passed // (PATIENCE * self.num_slots)
+        return current
+
     def by_rank(self, slots: Ints) -> Ints:
-        """``slots`` by priority, the lowest number first, and then by arrival."""
-        ranked: Ints = slots[np.lexsort((self.arrival[slots], self.priority[slots]))]
+        """``slots`` by urgency, the lowest number first, and then by arrival."""
+        ranked: Ints = slots[np.lexsort((self.arrival[slots], self.urgency(slots)))]
         return ranked
 
     def close(self, slot: int) -> None:

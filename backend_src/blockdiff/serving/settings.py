@@ -78,7 +78,8 @@ class Settings:
 
 def _integer(low: int, high: int) -> Callable[[str, str], Any]:
     def read(name: str, text: str) -> int:
-        if not text.isdigit() or not low <= int(text) <= high:
+        # int() takes other digits too, and refuses very long numbers in its own words
+        if not re.fullmatch("[0-9]{1,18}", text) or not low <= int(text) <= high:
             raise ConfigError(f"{name}: got {text!r}, allowed {low} to {high}")
         return int(text)
 

@@ -37,7 +37,6 @@ def test_it_is_warm_before_it_serves(settings: Settings, monkeypatch: pytest.Mon
         "kv_cache_bytes": 1 << 16,
         "prefix_cache": False,
         "snapshot_bytes": 0,
-        "snapshot_interval": 64,
         "expert_statistics_interval": 0,
     }
     engine = build_engine(replace(settings, **wanted))
@@ -82,8 +81,9 @@ def test_damaged_weights_are_never_served(settings: Settings) -> None:
 
 def test_two_ranks_end_with_the_engine(settings: Settings) -> None:
     before = set(children_of(os.getpid()))
-    engine = build_engine(replace(settings, tensor_parallel=2, threads=2))
+    engine = build_engine(replace(settings, tensor_parallel=2, threads=2, snapshot_interval=64))
     try:
+        assert engine.loop._engine.config.snapshot_interval == 64
         (follower,) = set(children_of(os.getpid())) - before
         assert engine.loop.is_healthy and is_running(follower)
     finally:
@@ -109,12 +109,17 @@ def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
     assert as_parameters(prefix_cache=None) == {"prefix_cache": None}
     with pytest.raises(ConfigError, match="kv-cache-size: '8' must be a size with a unit"):
         optional_bytes("kv-cache-size", "8")
+    with pytest.raises(ConfigError, match="kv-cache-size: '9999.* must be a size with a unit"):
+        optional_bytes("kv-cache-size", "9" * 400 + "GiB")
+    assert optional_bytes("snapshot-size", "0") == 0
 
 
 @pytest.mark.parametrize(
     ("key", "text", "allowed"),
     [
         ("kv_cache_bytes", "0", "allowed 1 to"),
+        ("kv_cache_bytes", "²", "allowed 1 to"),
+        ("kv_cache_bytes", "9" * 5000, "allowed 1 to"),
         ("prefix_cache", "on", "allowed yes or no"),
         ("truncate_last_block", "1", "allowed yes or no"),
         ("expert_statistics_interval", "-1", "allowed 0 to"),

@@ -47,7 +47,7 @@ def build_engine(
     import torch
 
     from blockdiff.checkpoint.load import LoadedModel
-    from blockdiff.engine import Engine, EngineConfig, EngineLoop
+    from blockdiff.engine import Engine, EngineLoop
     from blockdiff.parallel.load import load_shared
     from blockdiff.parallel.settings import ParallelSettings
     from blockdiff.text import Tokenizer
@@ -70,7 +70,18 @@ def build_engine(
     model = load_shared(settings.model, settings.device, settings.dtype, parallel, progress, tell)
     # several ranks: loading has left this thread its share, which the engine's thread needs too
     threads = settings.threads if settings.tensor_parallel == 1 else torch.get_num_threads()
-    config = EngineConfig(
+    engine = Engine(model, _engine_config(settings, threads), tokenizer)
+    engine.warm_up()
+    loop = EngineLoop(engine)
+    loop.start()
+    facts = {"model_type": model.info.model_type, "dtype": settings.dtype}
+    return ServedEngine(loop, engine.validate, facts, model.close)
+
+
+def _engine_config(settings: Settings, threads: int | None) -> Any:
+    from blockdiff.engine import EngineConfig
+
+    return EngineConfig(
         max_slots=settings.slots,
         max_context=settings.max_context,
         prefill_token_budget=settings.prefill_token_budget,
@@ -86,12 +97,6 @@ def build_engine(
         load_aware=_load_aware(settings),
         expert_statistics_interval=settings.expert_statistics_interval,
     )
-    engine = Engine(model, config, tokenizer)
-    engine.warm_up()
-    loop = EngineLoop(engine)
-    loop.start()
-    facts = {"model_type": model.info.model_type, "dtype": settings.dtype}
-    return ServedEngine(loop, engine.validate, facts, model.close)
 
 
 def _load_aware(settings: Settings) -> Any:

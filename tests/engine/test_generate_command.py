@@ -294,3 +294,12 @@ def test_ctrl_c_says_so(
     monkeypatch.setattr("blockdiff.cli.generate.load_tokenizer", interrupted)
     assert run_command(["generate", "--model", str(CHECKPOINT), "--input-ids", "1"]) == 1
     assert capsys.readouterr().err.strip() == "blockdiff: interrupted"
+
+
+def test_priorities_are_taken_and_checked(command: Command, tmp_path: Path) -> None:
+    lines = [{"input_ids": [1, 2], "max_tokens": 4, "priority": number} for number in (7, 0)]
+    first, second = command.results("--requests", write_lines(tmp_path / "r.jsonl", *lines))
+    assert first["output_ids"] == second["output_ids"]
+    path = write_lines(tmp_path / "bad.jsonl", {"input_ids": [1], "priority": -1})
+    refusal = command.refusal("--requests", path)
+    assert "line 1: priority: -1 is out of range; allowed are 0 to 1000" in refusal

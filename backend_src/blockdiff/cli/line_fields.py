@@ -59,6 +59,7 @@ class RequestLine(BaseModel):
     min_tokens: int = 0
     stop: list[Text] = Field(default_factory=list)
     ignore_eos: bool = False
+    priority: int = 0
     eos_id: int | None = None
     stop_ids: Ids | None = None
     mask_id: int | None = None

@@ -52,6 +52,7 @@ def build_request(
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
         min_tokens=_limit(line, "min_tokens", infill.min_tokens),
+        priority=line.priority,
         ignore_eos=line.ignore_eos,
         eos_ids=_eos_ids(line),
         stop_strings=tuple(line.stop),

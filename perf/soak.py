@@ -168,7 +168,7 @@ def main(
     distinct: Annotated[int, typer.Option(min=1, help="Different ones among them.")] = 1_000,
     model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = CHECKPOINT,
     slots: Annotated[int, typer.Option(min=1)] = 8,
-    pages: Annotated[int, typer.Option(min=16, help="Pages of the KV cache, few on purpose.")] = 40,
+    pages: Annotated[int, typer.Option(min=16, help="Pages of the KV cache, few on purpose.")] = 24,
     seed: Annotated[int, typer.Option()] = 0,
     check: Annotated[bool, typer.Option(help="Prove memory's ownership after each round.")] = False,
 ) -> None:

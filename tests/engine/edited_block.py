@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from blockdiff.models.base import ModelInfo
 
-from .fakes import Array, softmax
+from .fakes import Array
 
 # place -> token and its probability
 Picks = dict[int, tuple[int, float]]
@@ -53,8 +54,12 @@ class EditedBlock:
         return [place.token for place in self.places]
 
     def best(self, row: Array, place: int, without: Sequence[int]) -> tuple[int, float]:
-        """Token and probability of the most likely token that is allowed."""
-        shares = softmax(row.astype(np.float32).astype(np.float64))
+        """Token and probability of the most likely token that is allowed.
+
+        In float32, as a model's logits are: sharp rows tie at 1, and then the first place counts.
+        """
+        logits = torch.from_numpy(row.astype(np.float32))
+        shares = (logits - logits.logsumexp(0)).exp()
         order = sorted(range(len(row)), key=lambda token: (-row[token], token))
         barred = {*without, *self.banned(place)}
         token = next(token for token in order if token not in barred)

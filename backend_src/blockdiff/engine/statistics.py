@@ -29,7 +29,8 @@ class ExpertCounts:
     """[N, E] rows that chose each expert."""
     rounds: int
     rows: int
-    """Rows of these rounds, of prompts, canvases and commits alike."""
+    """Rows of these rounds, of prompts, canvases and commits alike; the last layer's experts see
+    only those that are decided, unless its router looks at whole blocks."""
 
     @property
     def imbalance(self) -> npt.NDArray[np.float64]:

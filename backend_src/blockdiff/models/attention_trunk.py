@@ -30,7 +30,7 @@ from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import ExpertNames, WeightSource
-from blockdiff.models.trunk import LanguageModel
+from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.models.weights import Shapes, expert_shapes
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import scaled_rms_norm
@@ -166,16 +166,22 @@ class AttentionModel(LanguageModel):
         rotary = Rotary(own.rotary_dim, own.rope_theta)
         layout = build_layout(batch, caches, self.numerics, rotary, is_block_causal, cover)
         eps = own.rms_norm_eps
+        finishing = rows_to_finish(layout, trace)
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
             mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
             x = x + self.group.all_reduce(mixed)
+            if finishing is not None and layer is self.layers[-1]:
+                x = x.index_select(0, finishing)
+                if not len(x):
+                    break
             own_hits = None if hits is None else hits.of(number)
             fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout, own_hits)
             x = x + self.group.all_reduce(fed)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        return scaled_rms_norm(x.index_select(0, layout.logit_rows), self.final_norm, eps)
+        rows = x.index_select(0, layout.logit_rows) if finishing is None else x
+        return scaled_rms_norm(rows, self.final_norm, eps)
 
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""

@@ -31,7 +31,7 @@ from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
-from blockdiff.models.trunk import LanguageModel
+from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.head import best_tokens
 from blockdiff_kernels.norm import plain_rms_norm
@@ -120,16 +120,22 @@ class DiffusionGemmaModel(LanguageModel):
         if canvas.rows.numel():
             signal = caches.signals[canvas.slots, canvas.places]
             x[canvas.rows] = self.conditioning(x.index_select(0, canvas.rows), signal)
+        finishing, is_canvas = rows_to_finish(full, trace), canvas.is_canvas
         for number, layer in enumerate(self.layers):
             layout = sliding if self.config.layer_types[number] == SLIDING else full
             mixed = layer.attention(plain_rms_norm(x, layer.input_norm, eps), layout, rings, caches)
             mixed = self.group.all_reduce(mixed)
             x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
+            if finishing is not None and layer is self.layers[-1]:
+                x, is_canvas = x.index_select(0, finishing), is_canvas.index_select(0, finishing)
+                if not len(x):
+                    break
             fed = layer.feed_forward(x, None if hits is None else hits.of(number))
-            x = (x + fed) * layer.scalars[canvas.is_canvas].unsqueeze(1)
+            x = (x + fed) * layer.scalars[is_canvas].unsqueeze(1)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        return plain_rms_norm(x.index_select(0, full.logit_rows), self.final_norm, eps)
+        rows = x.index_select(0, full.logit_rows) if finishing is None else x
+        return plain_rms_norm(rows, self.final_norm, eps)
 
     def _layouts(
         self, batch: RoundBatch, caches: CanvasCaches

@@ -22,7 +22,7 @@ from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
-from blockdiff.models.trunk import LanguageModel
+from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import rms_norm
@@ -113,15 +113,25 @@ class HybridModel(LanguageModel):
         layout = build_layout(
             batch, caches, self.numerics, Rotary(own.rotary_dim, own.rope_theta), cover=cover
         )
+        finishing = rows_to_finish(layout, trace)
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
-            x = self._run(layer, number, x, layout, caches, trace, hits)
+            x = self._mix(layer, number, x, layout, caches, trace)
+            if finishing is not None and layer is self.layers[-1]:
+                x = x.index_select(0, finishing)
+                if not len(x):
+                    break
+            own_hits = None if hits is None else hits.of(number)
+            fed = layer.moe(rms_norm(x, layer.mixer_norm, own.rms_norm_eps), layout, own_hits)
+            x = x + self.group.all_reduce(fed)
+            if trace is not None:
+                trace.record("layer_outputs", number, x)
         if trace is not None:
             trace.gather("mixer_probabilities", 2, self.group)
-        rows = x.index_select(0, layout.logit_rows)
+        rows = x.index_select(0, layout.logit_rows) if finishing is None else x
         return rms_norm(rows, self.final_norm, own.rms_norm_eps)
 
-    def _run(
+    def _mix(
         self,
         layer: Layer,
         number: int,
@@ -129,25 +139,18 @@ class HybridModel(LanguageModel):
         layout: RoundLayout,
         caches: SlotCaches,
         trace: Trace | None,
-        hits: ExpertHits | None,
     ) -> Tensor:
-        eps = self.config.rms_norm_eps
-        mixer_input = rms_norm(x, layer.input_norm, eps)
+        mixer_input = rms_norm(x, layer.input_norm, self.config.rms_norm_eps)
         if layer.delta is not None:
             mixed = layer.delta(mixer_input, layout, caches, trace)
         else:
             assert layer.attention is not None
             mixed = layer.attention(mixer_input, layout, caches)
         mixed = self.group.all_reduce(mixed)
-        x = x + mixed
-        own_hits = None if hits is None else hits.of(number)
-        fed = layer.moe(rms_norm(x, layer.mixer_norm, eps), layout, own_hits)
-        x = x + self.group.all_reduce(fed)
         if trace is not None:
             trace.record("mixer_input", number, mixer_input)
             trace.record("mixer_output", number, mixed)
-            trace.record("layer_outputs", number, x)
-        return x
+        return x + mixed
 
 
 def _cover(coreset: CoresetConfig) -> BlockCover:

@@ -15,6 +15,7 @@ from blockdiff.config import AnyConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.embedding import make_embedding
+from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.numerics import Numerics
 from blockdiff.models.share import Share
@@ -109,3 +110,13 @@ class LanguageModel(ABC):
         """What ``slot`` holds after ``length`` committed tokens; see ``models.states``."""
         assert isinstance(caches, LayerCaches), "caches come from new_caches"
         return slot_states(self.share, caches, slot, length)
+
+
+def rows_to_finish(layout: RoundLayout, trace: Trace | None) -> Tensor | None:
+    """Rows [L] that the last layer's feed-forward must still see; None: all of them.
+
+    Its results at other rows are nobody's input, unless they are looked at or routers choose for
+    whole blocks.
+    """
+    is_looked_at = trace is not None or layout.blocks is not None
+    return None if is_looked_at else layout.logit_rows

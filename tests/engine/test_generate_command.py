@@ -82,11 +82,9 @@ def test_little_memory_without_kept_prefixes_changes_nothing(
     (small,) = command.results(*flags, "--kv-cache-size", "0.05MB", "--no-prefix-cache")
     assert small["output_ids"] == plain["output_ids"]
     assert "kv-cache-size: '5' must be" in command.refusal(*flags, "--kv-cache-size", 5)
-    assert "kv_cache_bytes: 100 is too little" in command.refusal(
-        *flags, "--kv-cache-size", "0.0001MB"
-    )
-    lines = [{"input_ids": [1], "max_tokens": tokens} for tokens in (2, 90)]
-    path = write_lines(tmp_path / "r.jsonl", *lines)
+    text = command.refusal(*flags, "--kv-cache-size", "0.0001MB")
+    assert "kv_cache_bytes: 100 is too little" in text
+    path = write_lines(tmp_path / "r", *({"input_ids": [1], "max_tokens": n} for n in (2, 90)))
     text = command.refusal("--requests", path, "--kv-cache-size", "0.05MB")
     assert f"{path} line 2: max_tokens: 1 prompt tokens and 90 more need 6 pages" in text
 

@@ -49,8 +49,8 @@ def gated_delta(
 def _filled_up(rows: int, *widths: int) -> int:
     """At least ``rows``, so that matrices of these widths that lie side by side all begin alike.
 
-    Products of libraries may add up in another order where a matrix begins off a line of memory, and
-    a segment's place among others must not show.
+    Products of libraries may add up in another order where a matrix begins off a line of memory,
+    and a segment's place among others must not show.
     """
     step = LINE_NUMBERS // math.gcd(LINE_NUMBERS, *widths)
     return -(-rows // step) * step

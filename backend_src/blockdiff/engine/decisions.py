@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from blockdiff.decoding.acceptance import accept, accept_by, find_edits, scheduled_minimum
 from blockdiff.scheduler import Decisions, RoundPlan, SlotTable
-from blockdiff.scheduler.table import Flags, Floats, Ints
+from blockdiff.scheduler.arrays import Flags, Floats, Ints
 
 
 class Chosen(NamedTuple):

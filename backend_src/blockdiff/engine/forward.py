@@ -21,7 +21,7 @@ from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
-from blockdiff.scheduler.table import Ints
+from blockdiff.scheduler.arrays import Ints
 from blockdiff.transfer import Array, fetch
 
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.

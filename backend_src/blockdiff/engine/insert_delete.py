@@ -23,7 +23,8 @@ from blockdiff.decoding.levenshtein import (
 )
 from blockdiff.models.base import ModelInfo
 from blockdiff.scheduler import Decisions, SlotTable
-from blockdiff.scheduler.table import DEFAULT_POST_STEPS, Flags, Floats, Ints
+from blockdiff.scheduler.arrays import Flags, Floats, Ints
+from blockdiff.scheduler.table import DEFAULT_POST_STEPS
 
 # (groups [N], places [N], banned (n, token) pairs [K, 2]) -> best token and log probability [N]
 Resample = Callable[[Ints, Ints, Ints], tuple[Ints, Floats]]

@@ -13,7 +13,7 @@ import torch
 from blockdiff.decoding.sampling import Draws, RowSampling, noise_keys
 from blockdiff.engine.insert_delete import InsertDelete
 from blockdiff.scheduler import RoundPlan, SlotTable
-from blockdiff.scheduler.table import Flags, Ints
+from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.transfer import Array, to_device
 
 # rows and ids, [K] each, in order of rows

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blockdiff.models.base import ModelInfo
 from blockdiff.models.expert_hits import ExpertHits
-from blockdiff.scheduler.table import Ints
+from blockdiff.scheduler.arrays import Ints
 
 PUBLISH_SECONDS = 1.0
 

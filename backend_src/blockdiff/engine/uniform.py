@@ -25,7 +25,7 @@ from blockdiff.engine.row_rules import early_endings
 from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
-from blockdiff.scheduler.table import Flags, Floats, Ints
+from blockdiff.scheduler.arrays import Flags, Floats, Ints
 from blockdiff.transfer import Array, fetch, to_device
 
 

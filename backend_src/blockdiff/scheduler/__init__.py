@@ -3,11 +3,12 @@
 Arrays per slot on the host; knows nothing of torch, models, threads or text rules.
 """
 
+from blockdiff.scheduler.arrays import MAX_EOS_IDS
 from blockdiff.scheduler.decisions import NOTHING, Decisions, StopFinder
 from blockdiff.scheduler.memory import MemoryRules
 from blockdiff.scheduler.plan import RoundPlan
 from blockdiff.scheduler.scheduler import Scheduler
-from blockdiff.scheduler.table import MAX_EOS_IDS, BlockOpening, SlotTable
+from blockdiff.scheduler.table import BlockOpening, SlotTable
 
 __all__ = [
     "MAX_EOS_IDS",

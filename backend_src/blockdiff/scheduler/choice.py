@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from blockdiff.core import Phase
+from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.scheduler.memory import NO_LINE, Memory
 from blockdiff.scheduler.prefill import share_budget
 from blockdiff.scheduler.reuse import Reuse
-from blockdiff.scheduler.table import Flags, Ints, SlotState, SlotTable
+from blockdiff.scheduler.table import SlotState, SlotTable
 
 
 class Chosen(NamedTuple):

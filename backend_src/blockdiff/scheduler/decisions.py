@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from blockdiff.scheduler.table import Flags, Floats, Ints
+from blockdiff.scheduler.arrays import Flags, Floats, Ints
 
 
 class StopFinder(Protocol):

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blockdiff.pages import CacheWork
+from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.scheduler.counters import Counters, PageCounts
 from blockdiff.scheduler.pages import PagePool
 from blockdiff.scheduler.prefix import PrefixTree, Unit
 from blockdiff.scheduler.snapshots import SnapshotLines
-from blockdiff.scheduler.table import Flags, Ints, SlotTable
+from blockdiff.scheduler.table import SlotTable
 
 NO_LINE = -1
 

@@ -5,7 +5,7 @@ Every operation costs as much as the pages it touches. Knows nothing of slots, t
 
 import numpy as np
 
-from blockdiff.scheduler.table import Ints
+from blockdiff.scheduler.arrays import Ints
 
 
 class PagePool:

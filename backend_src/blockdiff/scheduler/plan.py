@@ -9,9 +9,10 @@ import numpy as np
 
 from blockdiff.core import Phase
 from blockdiff.pages import CacheWork
+from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.scheduler.choice import Chosen, Segments
 from blockdiff.scheduler.memory import Memory
-from blockdiff.scheduler.table import Flags, Ints, SlotTable
+from blockdiff.scheduler.table import SlotTable
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Knows nothing of slots or requests: lengths in, chunk lengths out.
 
 import numpy as np
 
-from blockdiff.scheduler.table import Ints
+from blockdiff.scheduler.arrays import Ints
 
 # Of the budget, what the others get while a higher priority could use all of it: 1 / 8.
 SHARE_OF_OTHERS = 8

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from blockdiff.scheduler.arrays import Ints, Tokens
 from blockdiff.scheduler.pages import PagePool
 from blockdiff.scheduler.snapshots import SnapshotLines
-from blockdiff.scheduler.table import Ints, Tokens
 
 NO_LINE = -1
 

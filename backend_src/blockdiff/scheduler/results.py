@@ -4,7 +4,8 @@ Knows nothing of why a block ends or of what follows it.
 """
 
 from blockdiff.core import BlockResult
-from blockdiff.scheduler.table import Ints, SlotTable
+from blockdiff.scheduler.arrays import Ints
+from blockdiff.scheduler.table import SlotTable
 
 
 def block_results(table: SlotTable, slots: Ints, ends: Ints) -> list[BlockResult]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blockdiff.scheduler.arrays import Ints
 from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.memory import NO_LINE, Memory
 from blockdiff.scheduler.prefix import Unit, first_digest, next_digest
-from blockdiff.scheduler.table import Ints, SlotState, SlotTable
+from blockdiff.scheduler.table import SlotState, SlotTable
 
 # Kept units that a prompt is compared with token by token, to copy the part they share.
 MOST_COMPARED = 16

@@ -10,6 +10,7 @@ import numpy as np
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
+from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
 from blockdiff.scheduler.counters import Counters
@@ -18,7 +19,7 @@ from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.results import block_results
 from blockdiff.scheduler.reuse import Reuse
-from blockdiff.scheduler.table import BlockOpening, Flags, Ints, SlotState, SlotTable
+from blockdiff.scheduler.table import BlockOpening, SlotState, SlotTable
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
 

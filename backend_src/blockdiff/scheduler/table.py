@@ -1,7 +1,5 @@
 """The slot table: everything the scheduler knows of running requests, one array line per slot.
 
-Whether a position is prompt, masked or accepted is a flag of the position (``masked``,
-``first_response``), never a property of the token id stored there.
 Knows nothing of rounds, results or text.
 """
 
@@ -11,23 +9,15 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE, NO_THRESHOLD
 from blockdiff.decoding.uniform import ENTROPY_BOUND
+from blockdiff.scheduler.arrays import NO_TOKEN, Ints, SlotArrays
 from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
 
-Ints = npt.NDArray[np.int64]
-Tokens = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
-
-MAX_EOS_IDS = 16
-NO_TOKEN = -1
 DEFAULT_POST_STEPS = 16
-FIRST_WIDTH = 8
 # A request rises by one priority whenever so many times all slots have been given to later ones.
 PATIENCE = 8
 
@@ -50,75 +40,15 @@ class SlotState(IntEnum):
     DECODE = 2
 
 
-class SlotTable:
+class SlotTable(SlotArrays):
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
     def __init__(self, num_slots: int, mask_token_id: int, opening: BlockOpening) -> None:
-        self.num_slots = num_slots
+        super().__init__(num_slots)
         self._opening = opening
+        self._arrivals = 0
         self.pressure = 0.0
         self.mask_token_id = mask_token_id
-        self.state = self._ints()
-        self.uid = self._ints()
-        self.has_stops: Flags = np.zeros(num_slots, np.bool_)
-        # time.monotonic() seconds
-        self.deadline: npt.NDArray[np.float64] = np.full(num_slots, math.inf)
-        self.priority = self._ints()
-        self.pins: list[Pins] = [NO_PINS] * num_slots
-        self.arrival = self._ints()
-        self._arrivals = 0
-        self.prompt_length = self._ints()
-        self.prefill_granule = self._ints()
-        # Tokens by position: the first ``final`` are, and the caches hold the first ``written``.
-        self.sequences: Tokens = np.zeros((num_slots, FIRST_WIDTH), np.int32)
-        self.final = self._ints()
-        self.written = self._ints()
-
-        self.is_autoregressive: Flags = np.zeros(num_slots, np.bool_)
-        self.end_position = self._ints()
-        self.eos_allowed_from = self._ints()
-        self.eos_ids: Ints = np.full((num_slots, MAX_EOS_IDS), NO_TOKEN, np.int64)
-        self._own_limits: list[tuple[float, int]] = [(0.0, 0)] * num_slots
-        self.is_elastic: Flags = np.zeros(num_slots, np.bool_)
-        self.schedule_steps = self._ints()
-        self.threshold: Floats = np.zeros(num_slots, np.float32)
-        self.algorithm = self._ints()
-        self.least_accepted = self._ints()
-        self.is_editing: Flags = np.zeros(num_slots, np.bool_)
-        self.editing_threshold: Floats = np.zeros(num_slots, np.float32)
-        self.max_post_steps = self._ints()
-        # For canvases that start as random tokens.
-        self.t_min: Floats = np.zeros(num_slots, np.float32)
-        self.t_max: Floats = np.zeros(num_slots, np.float32)
-        self.stability_threshold = self._ints()
-        self.confidence_threshold: Floats = np.zeros(num_slots, np.float32)
-        self.temperature: Floats = np.zeros(num_slots, np.float32)
-        self.top_k = self._ints()
-        self.top_p: Floats = np.ones(num_slots, np.float32)
-        self.seed: npt.NDArray[np.uint64] = np.zeros(num_slots, np.uint64)
-
-        # All blocks of a slot but a truncated last one; the grid of commits.
-        self.full_length = self._ints()
-        # The open block of each slot.
-        self.block_length = self._ints()
-        self.block_start = self._ints()
-        self.block_index = self._ints()
-        self.first_response = self._ints()
-        self.step = self._ints()
-        # Previews of the open block that left no place open; whether its tokens may still change.
-        self.post_steps = self._ints()
-        self.is_unsettled: Flags = np.zeros(num_slots, np.bool_)
-        self.canvas: Ints = np.zeros((num_slots, FIRST_WIDTH), np.int64)
-        self.masked: Flags = np.zeros((num_slots, FIRST_WIDTH), np.bool_)
-        # Places whose tokens the request gave: neither open nor ever changed.
-        self.pinned: Flags = np.zeros((num_slots, FIRST_WIDTH), np.bool_)
-        self.log_probs: Floats = np.zeros((num_slots, FIRST_WIDTH), np.float32)
-
-        # Rounds by kind: prefill, preview, commit, fused commit.
-        self.forwards: Ints = np.zeros((num_slots, 4), np.int64)
-
-    def _ints(self) -> Ints:
-        return np.zeros(self.num_slots, np.int64)
 
     @property
     def has_random_canvases(self) -> bool:
@@ -135,7 +65,7 @@ class SlotTable:
         """Put a checked request with resolved block length and threshold into a free slot."""
         slot = int(np.argmax(self.state == SlotState.FREE))
         assert self.state[slot] == SlotState.FREE, "no free slot"
-        self._widen(block_length)
+        self.widen(block_length)
         prompt_length = len(request.input_ids)
         is_autoregressive = request.decoding.mode is Mode.AUTOREGRESSIVE
         tail = prompt_length % block_length if anchored_at_zero and not is_autoregressive else 0
@@ -177,8 +107,8 @@ class SlotTable:
     def _set_choices(
         self, slot: int, sampling: SamplingParams, decoding: DecodingParams, threshold: float
     ) -> None:
-        self._own_limits[slot] = (threshold, decoding.denoise_steps or 0)
-        self.threshold[slot], self.schedule_steps[slot] = self._own_limits[slot]
+        self.own_limits[slot] = (threshold, decoding.denoise_steps or 0)
+        self.threshold[slot], self.schedule_steps[slot] = self.own_limits[slot]
         self.is_elastic[slot] = decoding.is_elastic
         self.algorithm[slot] = (*ALGORITHMS, ENTROPY_BOUND).index(decoding.algorithm)
         self.t_min[slot] = decoding.t_min or 0.0
@@ -234,7 +164,7 @@ class SlotTable:
 
     def _give_way(self, slots: Ints, load_aware: LoadAware) -> None:
         for slot in slots.tolist():
-            threshold, steps = self._own_limits[slot]
+            threshold, steps = self.own_limits[slot]
             if self.algorithm[slot] == LOW_CONFIDENCE:
                 self.threshold[slot] = load_aware.threshold(threshold, self.pressure)
             self.schedule_steps[slot] = load_aware.steps(steps, self.pressure)
@@ -289,20 +219,3 @@ class SlotTable:
         self.deadline[slot] = math.inf
         self.final[slot] = self.written[slot] = 0
         self.pins[slot] = NO_PINS
-
-    def make_room(self, length: int) -> None:
-        """Hold sequences of ``length`` tokens; grows by doubling."""
-        width = self.sequences.shape[1]
-        if length > width:
-            room = max(length, 2 * width) - width
-            self.sequences = np.pad(self.sequences, ((0, 0), (0, room)))
-
-    def _widen(self, block_length: int) -> None:
-        extra = block_length - self.canvas.shape[1]
-        if extra <= 0:
-            return
-        columns = ((0, 0), (0, extra))
-        self.canvas = np.pad(self.canvas, columns)
-        self.masked = np.pad(self.masked, columns)
-        self.pinned = np.pad(self.pinned, columns)
-        self.log_probs = np.pad(self.log_probs, columns)

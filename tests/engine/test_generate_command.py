@@ -74,15 +74,19 @@ def test_json_output_has_every_field(command: Command) -> None:
     assert got["text"] is None and got["finish_reason"] == "length" and got["seconds"] > 0
 
 
-def test_little_memory_without_kept_prefixes_changes_nothing(command: Command) -> None:
+def test_little_memory_without_kept_prefixes_changes_nothing(
+    command: Command, tmp_path: Path
+) -> None:
     flags = ("--input-ids", "1,2,3", "--max-tokens", 24)
     (plain,) = command.results(*flags)
     (small,) = command.results(*flags, "--kv-cache-size", "0.05MB", "--no-prefix-cache")
     assert small["output_ids"] == plain["output_ids"]
     assert "kv-cache-size: '5' must be" in command.refusal(*flags, "--kv-cache-size", 5)
-    assert "kv_cache_bytes: 100 is too little" in command.refusal(
-        *flags, "--kv-cache-size", "0.0001MB"
-    )
+    text = command.refusal(*flags, "--kv-cache-size", "0.0001MB")
+    assert "kv_cache_bytes: 100 is too little" in text
+    path = write_lines(tmp_path / "r", *({"input_ids": [1], "max_tokens": n} for n in (2, 90)))
+    text = command.refusal("--requests", path, "--kv-cache-size", "0.05MB")
+    assert f"{path} line 2: max_tokens: 1 prompt tokens and 90 more need 6 pages" in text
 
 
 def test_text_output_is_readable(command: Command, with_tokenizer: Path) -> None:

@@ -56,6 +56,13 @@ def test_requests_in_one_batch_follow_the_twin(
         assert max(steps) <= length + (16 if post is None else post) + 1
 
 
+def test_a_request_without_editing_has_the_same_bits_beside_one_with_it() -> None:
+    plain = request(1, range(5), max_tokens=24, threshold=0.3, block_length=8, ignore_eos=True)
+    edited = numbered(2, max_tokens=24, editing_threshold=0.2, block_length=8)
+    alone = run(engine(EditModel(4.0, 10**6), 1), [plain])[1]
+    assert run(engine(EditModel(4.0, 10**6), 2), [plain, edited])[1] == alone
+
+
 def expected() -> list[dict[str, Any]]:
     """Outputs of JointThresholdInDel of sglang 0.5.23, run by itself on logits of ``EditModel``."""
     cases: list[dict[str, Any]] = json.loads(

@@ -107,3 +107,16 @@ def test_gradient_matches_the_loop() -> None:
     want = torch.autograd.grad(loop([x[0] for x in tensors]).square().sum(), tensors)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("rows", [9, 11, 17])
+def test_narrow_heads_have_the_same_bits_alone_and_among_others(rows: int) -> None:
+    """Matrices of 9 rows of 4 numbers would begin anywhere in a line of memory."""
+    torch.manual_seed(rows)
+    size = (16, rows, 2)
+    q, k, v = (torch.randn(*size, 4) for _ in range(3))
+    gates = (-torch.rand(size), torch.rand(size))
+    tensors = [q, k, v, *gates, torch.randn(16, 2, 4, 4)]
+    together = two_sweeps(*tensors)
+    alone = torch.cat([two_sweeps(*(t[i : i + 1].clone() for t in tensors)) for i in range(16)])
+    assert torch.equal(together, alone)

@@ -39,7 +39,6 @@ from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
@@ -243,10 +242,11 @@ def _build_engine(
         max_context=limit if needed < 2 else min(needed, limit),
         max_output_tokens=limit,
     )
+    engine = Engine(model, config, tokenizer, draws)
     for job in jobs:
         with naming(job.place):
-            check_request(job.request, model.info, config, limit, tokenizer is not None)
-    return Engine(model, config, tokenizer, draws)
+            engine.validate(job.request)
+    return engine
 
 
 def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -> list[Outcome]:

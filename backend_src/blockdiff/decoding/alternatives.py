@@ -32,17 +32,18 @@ def choose_alternatives(logits: Tensor, sampling: RowSampling, controls: Control
     ``sampling`` bans the mask in every row, and the other control tokens where they have no part.
     """
     log_total = log_totals(logits)
-    mask = logits[:, controls.mask] - log_total
-    other, _ = choose_tokens(logits, sampling)
-    other_log_probs = logits.gather(1, other[:, None])[:, 0] - log_total
-    is_mask = (mask > other_log_probs) | ((mask == other_log_probs) & (controls.mask < other))
+    mask = logits[:, controls.mask].clone()
+    # the very bits that rows get in rounds without edited ones
+    other, other_log_probs = choose_tokens(logits, sampling)
+    best = logits.gather(1, other[:, None])[:, 0]
+    is_mask = (mask > best) | ((mask == best) & (controls.mask < other))
     logits[:, [controls.delete, controls.split]] = _NEVER
     best, final = logits.max(dim=1)
     return Alternatives(
         other_tokens=other,
         other_log_probs=other_log_probs,
         tokens=torch.where(is_mask, controls.mask, other),
-        log_probs=torch.where(is_mask, mask, other_log_probs),
+        log_probs=torch.where(is_mask, mask - log_total, other_log_probs),
         final_tokens=final,
         final_log_probs=best - log_total,
     )

@@ -29,6 +29,8 @@ class _Record:
     """Places where others would go on from this request's state."""
     taken: dict[int, int] = field(default_factory=dict)
     """Snapshot lines being written, by place."""
+    is_first_try: bool = True
+    """False: the request looks for tokens again that it has had before."""
 
 
 class Reuse:
@@ -76,6 +78,7 @@ class Reuse:
                 for line in record.taken.values():
                     self._memory.lines.give_back(line)
                 record.taken = {}
+                record.is_first_try = False
 
     def look_up(self, newcomers: Ints) -> list[int]:
         """Give ``newcomers`` [N], in order of rank, what is kept of their tokens.
@@ -137,7 +140,8 @@ class Reuse:
             memory.lines.use(usable[-1].line)
 
     def _advance(self, slot: int, place: int) -> None:
-        self._counters.hit_tokens += place - int(self._table.written[slot])
+        if self._records[slot].is_first_try:
+            self._counters.hit_tokens += place - int(self._table.written[slot])
         self._table.written[slot] = place
 
     def _waits_for(self, slot: int, leader: int) -> bool:

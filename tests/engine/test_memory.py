@@ -189,3 +189,23 @@ def test_what_was_ordered_for_a_slot_is_forgotten_with_it() -> None:
     # the page that is copied onto must not be cleared afterwards
     assert (work.copy_from.tolist(), work.copy_to.tolist()) == ([3], [second])
     assert work.cleared.tolist() == [first]
+
+
+def test_kept_prefixes_do_not_make_requests_begin_in_vain() -> None:
+    """A request that comes back takes its kept pages only when there is room for the rest."""
+    suspensions = {}
+    for keeps in (False, True):
+        _, engine = build(0, kv_cache_bytes=33 * 8, prefix_cache=keeps, max_slots=4)
+        prompts = [[(7 * i * uid + uid) % 30 for i in range(70)] for uid in range(1, 7)]
+        requests = [
+            fakes.request(uid, prompt, max_tokens=120, ignore_eos=True)
+            for uid, prompt in enumerate(prompts)
+        ]
+        fakes.run(engine, requests)
+        suspensions[keeps] = engine.counters.suspensions
+    assert 0 < suspensions[True] <= suspensions[False]
+
+
+def test_memory_beyond_what_slots_need_keeps_prefixes() -> None:
+    _, engine = build(0, max_slots=1, max_context=32, kv_cache_bytes=101 * 8)
+    assert (engine.memory.pages, engine.memory.pages_per_slot) == (100, 4)

@@ -7,7 +7,8 @@ import typer
 from blockdiff.planning.units import parse_size
 
 KvCacheSize = Annotated[
-    str | None, typer.Option(help="Memory for keys and values, e.g. 8GiB; enough for all slots.")
+    str | None,
+    typer.Option(help="Memory for keys and values, e.g. 8GiB. [default: all slots' longest]"),
 ]
 PrefixCache = Annotated[
     bool, typer.Option(help="Keep committed tokens for requests that begin with the same.")

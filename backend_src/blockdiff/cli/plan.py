@@ -164,7 +164,7 @@ def kinds(made: Plan) -> list[tuple[str, int, str]]:
         name = "recurrent states" if shape.delta else "canvas signals"
         found.append((name, demand.recurrent_state, f"{state / 2**20:.1f} MiB per request"))
     if demand.kept_states:
-        found.append(("kept states", demand.kept_states, "of prefixes, --snapshot-bytes"))
+        found.append(("kept states", demand.kept_states, "of prefixes, serve --snapshot-size"))
     return [
         *found,
         ("activations", demand.activations, "largest stage of a layer"),

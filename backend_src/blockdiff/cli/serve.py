@@ -176,6 +176,7 @@ def serve(
     max_queue_size: option.MaxQueueSize = None,
     threads: option.Threads = None,
     max_context: option.MaxContext = None,
+    prefill_token_budget: option.PrefillTokenBudget = None,
     kv_cache_size: option.KvCacheSize = None,
     prefix_cache: option.PrefixCache = None,
     snapshot_size: option.SnapshotSize = None,
@@ -220,6 +221,7 @@ def serve(
         threads=threads,
         max_context=max_context,
         engine=option.as_parameters(
+            prefill_token_budget=prefill_token_budget,
             kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),
             prefix_cache=prefix_cache,
             snapshot_bytes=optional_bytes("snapshot-size", snapshot_size),

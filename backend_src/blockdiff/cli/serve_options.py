@@ -20,27 +20,35 @@ Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all."
 HttpPort = Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")]
 GrpcPort = Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")]
 MetricsPort = Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")]
-Slots = Annotated[int | None, typer.Option(min=1, max=4096, help="Requests that run at once; 8.")]
+Slots = Annotated[
+    int | None, typer.Option(min=1, max=4096, help="Requests that run at once. [default: 8]")
+]
 MaxQueueSize = Annotated[
-    int | None, typer.Option(min=0, help="Requests that wait; more are refused. 64.")
+    int | None, typer.Option(min=0, help="Requests that wait; more are refused. [default: 64]")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")]
 MaxContext = Annotated[
     int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
 ]
+PrefillTokenBudget = Annotated[
+    int | None,
+    typer.Option(min=1, help="Prompt tokens of all newcomers in one round. [default: 512]"),
+]
 KvCacheSize = Annotated[
-    str | None, typer.Option(help="Memory for keys and values, e.g. 8GiB; enough for all slots.")
+    str | None,
+    typer.Option(help="Memory for keys and values, e.g. 8GiB. [default: all slots' longest]"),
 ]
 PrefixCache = Annotated[
     bool | None,
-    typer.Option(help="Keep committed tokens for requests that begin with the same; on."),
+    typer.Option(help="Keep committed tokens for requests that begin alike. [default: on]"),
 ]
 SnapshotSize = Annotated[
     str | None,
-    typer.Option(help="Memory for kept recurrent states, e.g. 512MiB, or 0; two per slot."),
+    typer.Option(help="Memory for kept recurrent states, 512MiB, or 0. [default: 2 a slot]"),
 ]
 SnapshotInterval = Annotated[
-    int | None, typer.Option(min=1, help="Tokens between two kept states of a request; 512.")
+    int | None,
+    typer.Option(min=1, help="Tokens between two kept states of a request. [default: 512]"),
 ]
 TruncateLastBlock = Annotated[
     bool, typer.Option("--truncate-last-block", help="End the last block where max_tokens does.")
@@ -50,24 +58,26 @@ Deterministic = Annotated[
     typer.Option("--deterministic", help="A request's output has the same bits in any batch."),
 ]
 ExpertStatisticsInterval = Annotated[
-    int | None, typer.Option(min=0, help="Count experts in one of so many rounds; 0 never, 16.")
+    int | None,
+    typer.Option(min=0, help="Count experts in one of so many rounds, 0: never. [default: 16]"),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu (default) or cuda.")]
 TensorParallel = Annotated[
-    int | None, typer.Option(min=1, max=64, help="Processes that share the model; 1.")
+    int | None, typer.Option(min=1, max=64, help="Processes that share the model. [default: 1]")
 ]
 TensorParallelTimeout = Annotated[
-    float | None, typer.Option(help="Seconds until one that does not answer is dead; 60.")
+    float | None, typer.Option(help="Seconds until one that does not answer is dead. [default: 60]")
 ]
 LoadAware = Annotated[
     bool, typer.Option("--load-aware", help='Quality "balanced" gives way while requests wait.')
 ]
 LoadAwareThreshold = Annotated[
-    float | None, typer.Option(min=0, max=1, help="With --load-aware: lowest threshold; 0.7.")
+    float | None,
+    typer.Option(min=0, max=1, help="With --load-aware: lowest threshold. [default: 0.7]"),
 ]
 LoadAwareSteps = Annotated[
     float | None,
-    typer.Option(min=0.01, max=1, help="With --load-aware: least share of steps."),
+    typer.Option(min=0.01, max=1, help="With --load-aware: least share of steps. [default: 0.5]"),
 ]
 Verify = Annotated[
     bool | None,

@@ -29,7 +29,7 @@ def plan_memory(model: BlockDiffusionModel, config: EngineConfig, max_context: i
     pages_per_slot = count_pages(max_context, page_length)
     pages = config.max_slots * pages_per_slot
     if config.kv_cache_bytes is not None and sizes.page_bytes:
-        pages = min(pages, config.kv_cache_bytes // sizes.page_bytes - EMPTY_PAGES)
+        pages = config.kv_cache_bytes // sizes.page_bytes - EMPTY_PAGES
         if pages < 1:
             size = (1 + EMPTY_PAGES) * sizes.page_bytes
             least = f"one page of {page_length} tokens and an empty one take {size} bytes"

@@ -75,13 +75,13 @@ def _newcomers(table: SlotTable, memory: Memory, reuse: Reuse) -> Ints:
     newcomers = table.by_rank(np.flatnonzero(table.state == SlotState.PREFILL))
     if not len(newcomers):
         return newcomers
+    newcomers = newcomers[memory.may_start(newcomers, reuse.pages_in_use(newcomers))]
     waiting = reuse.look_up(newcomers)
     if waiting:
         newcomers = newcomers[~np.isin(newcomers, waiting)]
     # Some are complete already.
-    newcomers = newcomers[table.state[newcomers] == SlotState.PREFILL]
-    started: Ints = newcomers[memory.may_start(newcomers)]
-    return started
+    incomplete: Ints = newcomers[table.state[newcomers] == SlotState.PREFILL]
+    return incomplete
 
 
 def split(table: SlotTable, reuse: Reuse, chosen: Chosen) -> Segments:

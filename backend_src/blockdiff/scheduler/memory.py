@@ -133,20 +133,23 @@ class Memory:
             return np.ones(len(slots), np.bool_)
         return self._reserve_by_rank(slots, ends)
 
-    def may_start(self, newcomers: Ints) -> Flags:
+    def may_start(self, newcomers: Ints, spared: Ints) -> Flags:
         """Of ``newcomers`` [N], in order of rank, those for whose tokens there is room.
 
         One that has begun goes on. The others may begin only with room for all that is final of
-        them, or they would be suspended and begun again and again.
+        them, but for ``spared`` [N] pages that others hold anyway, and a page more for everyone who
+        runs: or they would be suspended and begun again and again.
         """
         table = self._table
         needed = self.pages_for(table.final[newcomers] + table.block_length[newcomers])
-        needed = np.minimum(needed, self.rules.pages) - self.held[newcomers]
-        before = np.cumsum(needed) - needed
+        needed = np.minimum(needed, self.rules.pages) - self.held[newcomers] - spared
+        upto = np.cumsum(np.maximum(needed, 0))
         allowed: Flags = self.held[newcomers] > 0
-        allowed |= before + needed <= self.available
+        allowed |= upto + int((self.held > 0).sum()) <= self.available
         if not allowed.all():
-            allowed |= before + needed <= self.available + self._pages_after(newcomers)
+            after = self._pages_after(newcomers)
+            is_first = np.arange(len(newcomers)) == 0
+            allowed |= ((after > 0) | is_first) & (upto <= self.available + after)
         return allowed
 
     def _pages_after(self, slots: Ints) -> Ints:

@@ -80,6 +80,15 @@ class Reuse:
                 record.taken = {}
                 record.is_first_try = False
 
+    def pages_in_use(self, newcomers: Ints) -> Ints:
+        """Pages [N] of running requests that ``newcomers`` [N] would share from their start."""
+        counts = np.zeros_like(newcomers)
+        for number, slot in enumerate(newcomers.tolist()):
+            if self.is_on and not self._memory.held[slot]:
+                found = self._usable(self._tree.find(self._digests(slot)[1:]))
+                counts[number] = sum(len(unit.pages) for unit in found if unit.users)
+        return counts
+
     def look_up(self, newcomers: Ints) -> list[int]:
         """Give ``newcomers`` [N], in order of rank, what is kept of their tokens.
 
@@ -93,9 +102,7 @@ class Reuse:
         table, record, path = self._table, self._records[slot], self._memory.paths[slot]
         if table.written[slot] != len(path) * record.unit:
             return False  # in the middle of a unit
-        # A single token is decided by the row before it, which has to be computed.
-        last = int(table.final[slot]) - int(table.is_autoregressive[slot])
-        digests = self._known_digests(slot, last // record.unit)
+        digests = self._digests(slot)
         self._take_over(slot, self._tree.find(digests[len(path) + 1 :]))
         following = digests[len(path) + 1 :]
         leader = self._claims.get(following[0]) if following else None
@@ -104,10 +111,18 @@ class Reuse:
             return True
         if leader != slot:
             self._claims.update(dict.fromkeys(following, slot))
-        self._copy_part(slot, last)
+        self._copy_part(slot)
         if table.written[slot] == table.final[slot]:
             table.state[slot] = SlotState.DECODE
         return False
+
+    def _last(self, slot: int) -> int:
+        """How many tokens of ``slot`` may be taken over."""
+        # A single token is decided by the row before it, which has to be computed.
+        return int(self._table.final[slot]) - int(self._table.is_autoregressive[slot])
+
+    def _digests(self, slot: int) -> list[bytes]:
+        return self._known_digests(slot, self._last(slot) // self._records[slot].unit)
 
     def _known_digests(self, slot: int, units: int) -> list[bytes]:
         """Names of the first ``units`` units of ``slot``'s final tokens, after the empty one's."""
@@ -119,13 +134,10 @@ class Reuse:
 
     def _take_over(self, slot: int, found: list[Unit]) -> None:
         memory, record, path = self._memory, self._records[slot], self._memory.paths[slot]
-        usable = found
-        if self.keeps_states:
-            with_state = [i for i, unit in enumerate(found) if unit.line != NO_LINE]
-            usable = found[: with_state[-1] + 1] if with_state else []
-            if len(found) > len(usable):
-                # The request leaves what is kept there; the next one may go on from this state.
-                record.wanted.add((len(path) + len(found)) * record.unit)
+        usable = self._usable(found)
+        if len(found) > len(usable):
+            # The request leaves what is kept there; the next one may go on from this state.
+            record.wanted.add((len(path) + len(found)) * record.unit)
         if not usable:
             return
         for unit in usable:
@@ -138,6 +150,13 @@ class Reuse:
         if self.keeps_states:
             memory.pending.restores[slot] = usable[-1].line
             memory.lines.use(usable[-1].line)
+
+    def _usable(self, found: list[Unit]) -> list[Unit]:
+        """Units of one prefix, in order, up to the last after which one can go on."""
+        if not self.keeps_states:
+            return found
+        with_state = [number for number, unit in enumerate(found) if unit.line != NO_LINE]
+        return found[: with_state[-1] + 1] if with_state else []
 
     def _advance(self, slot: int, place: int) -> None:
         if self._records[slot].is_first_try:
@@ -161,13 +180,13 @@ class Reuse:
             common = min(len(record.digests), len(digests))
         record.wanted.add((common - 1) * record.unit)
 
-    def _copy_part(self, slot: int, last: int) -> None:
+    def _copy_part(self, slot: int) -> None:
         """Copy the whole blocks that a kept unit shares with the next tokens of ``slot``."""
         memory, record, table = self._memory, self._records[slot], self._table
         granule, start = int(table.prefill_granule[slot]), int(table.written[slot])
         if self.keeps_states or granule >= record.unit:
             return
-        ahead = table.sequences[slot, start : min(last, start + record.unit)]
+        ahead = table.sequences[slot, start : min(self._last(slot), start + record.unit)]
         best, shared = None, 0
         candidates = self._tree.followers(record.digests[len(memory.paths[slot])])
         for _, unit in zip(range(MOST_COMPARED), candidates, strict=False):

@@ -48,7 +48,7 @@ _COUNTERS = (
         "blockdiff_preemptions_total",
         "preemptions",
         {},
-        "Times that a request lost its pages to others and had to write its tokens again",
+        "Times that a request lost its pages to others, to come back when there is room",
     ),
     ("blockdiff_failed_requests_total", "failed", {}, "Requests that failed inside the engine"),
     (

@@ -34,6 +34,7 @@ def test_it_is_warm_before_it_serves(settings: Settings, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Engine, "warm_up", watched)
     wanted: dict[str, Any] = {
+        "prefill_token_budget": 128,
         "kv_cache_bytes": 1 << 16,
         "prefix_cache": False,
         "snapshot_bytes": 0,

@@ -120,6 +120,17 @@ def test_last_and_least_gives_way_and_comes_back(keeps: bool) -> None:
     assert engine.counters.hit_tokens == 0
 
 
+@pytest.mark.parametrize("state_bytes", [0, 8])
+def test_nobody_gives_way_where_that_would_free_nothing(state_bytes: int) -> None:
+    """All share one prompt's pages, and one page more is all there is."""
+    model, engine = build(state_bytes, kv_cache_bytes=10 * 8)
+    requests = [fakes.request(uid, SYSTEM, max_tokens=9, ignore_eos=True) for uid in range(1, 9)]
+    results = fakes.run(engine, requests)
+    for wanted in requests:
+        assert fakes.ids(results[wanted.uid]) == fakes.decode_alone(model, wanted)[0]
+    assert engine.counters.suspensions == 0
+
+
 def test_nobody_is_passed_for_ever() -> None:
     """Memory for one request at a time, and more urgent ones come without end."""
     _, engine = build(0, max_slots=2, kv_cache_bytes=6 * 8)

@@ -187,12 +187,20 @@ class Memory:
 
     def _make_free(self, slot: int, count: int) -> bool:
         """Free ``count`` pages for ``slot`` at the cost of prefixes and of slots after it."""
+        if self.pool.total - self._pages_up_to(slot) < count:
+            return False
         while not self.tree.make_free(count):
             victim = self._last_after(slot)
             if victim is None:
                 return False
             self.suspend(victim)
         return True
+
+    def _pages_up_to(self, slot: int) -> int:
+        """How many pages ``slot`` and those before it by rank hold, shared ones counted once."""
+        ranked = self._table.by_rank(np.union1d(np.flatnonzero(self.held), [slot])).tolist()
+        before = ranked[: ranked.index(slot) + 1]
+        return len(np.unique(np.concatenate([self.held_pages(one) for one in before])))
 
     def _last_after(self, slot: int) -> int | None:
         """The slot with pages that comes last by rank, if that is after ``slot``."""

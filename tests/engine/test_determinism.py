@@ -109,7 +109,7 @@ def test_results_do_not_depend_on_kept_prefixes_or_on_lost_pages(case: str) -> N
         max_slots=4,
         max_context=160,
         prefill_token_budget=16,
-        kv_cache_bytes=sizes.page_bytes * (1 + 192 // page),
+        kv_cache_bytes=sizes.page_bytes * (1 + 144 // page),
         snapshot_interval=16 if sizes.state_bytes else 512,
         deterministic=True,
         check_invariants=True,

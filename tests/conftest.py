@@ -1,8 +1,22 @@
 """What every test module starts from. Holds no tests."""
 
 import gc
+from pathlib import Path
 
 import pytest
+
+# Several processes, other people's models, training, measured memory: not for every change.
+SLOW = ("parallel", "oracle", "demo", "embedded", "perf")
+SLOW_FILES = ("test_against_engine.py", "test_loading_memory.py", "test_quantize_memory.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test-fast` leaves out besides servers."""
+    here = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(here).parts[0] if here in item.path.parents else ""
+        if folder in SLOW or item.path.name in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="module")

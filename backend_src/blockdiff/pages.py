@@ -7,11 +7,13 @@ of tensors, requests or of who holds which page.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Count = TypeVar("Count", int, Ints)
 
 SMALLEST_PAGE = 16
 # state lines that keep states of prefixes, unless a budget says otherwise
@@ -113,8 +115,8 @@ def default_page_length(block_length: int) -> int:
     return -(-SMALLEST_PAGE // block_length) * block_length
 
 
-def count_pages(tokens: int, page_length: int) -> int:
-    """Pages that ``tokens`` positions from 0 on lie in."""
+def count_pages(tokens: Count, page_length: int) -> Count:
+    """Pages that ``tokens`` positions from 0 on lie in; an array gives an array."""
     return -(-tokens // page_length)
 
 

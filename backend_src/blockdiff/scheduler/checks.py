@@ -5,7 +5,8 @@ Raises AssertionError; knows nothing of tensors.
 
 import numpy as np
 
-from blockdiff.scheduler.memory import NO_LINE, Memory
+from blockdiff.pages import NO_SNAPSHOT
+from blockdiff.scheduler.memory import Memory
 from blockdiff.scheduler.table import SlotState, SlotTable
 
 
@@ -61,7 +62,7 @@ def _check_prefixes(memory: Memory) -> None:
 
 def _check_lines(memory: Memory) -> None:
     lines = memory.lines
-    kept = {unit.line: unit for unit in memory.tree.units.values() if unit.line != NO_LINE}
+    kept = {unit.line: unit for unit in memory.tree.units.values() if unit.line != NO_SNAPSHOT}
     assert kept.keys() == lines.kept.keys(), "a state line is nobody's"
     assert all(lines.kept[line] is unit for line, unit in kept.items()), "two own a state line"
     assert not set(lines.free) & kept.keys() and len(set(lines.free)) == len(lines.free)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from blockdiff.core import Phase
+from blockdiff.pages import NO_SNAPSHOT
 from blockdiff.scheduler.arrays import Flags, Ints
-from blockdiff.scheduler.memory import NO_LINE, Memory
+from blockdiff.scheduler.memory import Memory
 from blockdiff.scheduler.prefill import share_budget
 from blockdiff.scheduler.reuse import Reuse
 from blockdiff.scheduler.table import SlotState, SlotTable
@@ -94,7 +95,7 @@ def split(table: SlotTable, reuse: Reuse, chosen: Chosen) -> Segments:
         lengths=np.concatenate([chunks, table.final[commits] - table.written[commits]]),
         contexts=starts,
         phases=np.repeat(kinds, [len(prefills), len(commits)]),
-        snapshots=np.full(len(starts), NO_LINE, np.int64),
+        snapshots=np.full(len(starts), NO_SNAPSHOT, np.int64),
         decides_last_row=np.concatenate(
             [is_last & table.is_autoregressive[prefills], table.is_autoregressive[commits]]
         ),
@@ -106,7 +107,7 @@ def split(table: SlotTable, reuse: Reuse, chosen: Chosen) -> Segments:
         lengths=table.block_length[previews],
         contexts=table.block_start[previews],
         phases=np.full(len(previews), Phase.PREVIEW, np.int64),
-        snapshots=np.full(len(previews), NO_LINE, np.int64),
+        snapshots=np.full(len(previews), NO_SNAPSHOT, np.int64),
         decides_last_row=np.zeros(len(previews), np.bool_),
     )
     return Segments(*(np.concatenate(both) for both in zip(writing, looking, strict=True)))
@@ -120,7 +121,7 @@ def _cut(table: SlotTable, reuse: Reuse, whole: Segments) -> Segments:
         end = start + int(whole.lengths[number])
         for place in reuse.cuts(slot, start, end):
             line = reuse.take_line(slot, place)
-            if line != NO_LINE:
+            if line != NO_SNAPSHOT:
                 lines.append((number, place, line))
     if not lines:
         return whole

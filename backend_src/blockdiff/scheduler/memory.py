@@ -4,19 +4,18 @@ When pages run out, prefixes kept for later go first, then the pages of the requ
 by rank; it writes its tokens again when there is room. Knows nothing of tensors or rounds.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from blockdiff.pages import CacheWork
+from blockdiff.pages import NO_SNAPSHOT, CacheWork, count_pages
 from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.scheduler.counters import Counters, PageCounts
 from blockdiff.scheduler.pages import PagePool
 from blockdiff.scheduler.prefix import PrefixTree, Unit
 from blockdiff.scheduler.snapshots import SnapshotLines
 from blockdiff.scheduler.table import SlotTable
-
-NO_LINE = -1
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ class PendingWork:
         )
 
 
-def _array(numbers: object) -> Ints:
-    return np.fromiter(numbers, np.int64)  # type: ignore[call-overload, no-any-return]
+def _array(numbers: Collection[int]) -> Ints:
+    return np.fromiter(numbers, np.int64, len(numbers))
 
 
 class Memory:
@@ -83,7 +82,7 @@ class Memory:
 
     def pages_for(self, tokens: Ints) -> Ints:
         """Pages that so many tokens fill or begin."""
-        return -(-tokens // self.rules.page_length)
+        return count_pages(tokens, self.rules.page_length)
 
     @property
     def available(self) -> int:
@@ -231,4 +230,4 @@ class Memory:
 
 
 def _lose_line(unit: Unit) -> None:
-    unit.line = NO_LINE
+    unit.line = NO_SNAPSHOT

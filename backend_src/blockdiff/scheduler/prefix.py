@@ -10,11 +10,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from blockdiff.pages import NO_SNAPSHOT
 from blockdiff.scheduler.arrays import Ints, Tokens
 from blockdiff.scheduler.pages import PagePool
 from blockdiff.scheduler.snapshots import SnapshotLines
-
-NO_LINE = -1
 
 
 def first_digest(*options: int) -> bytes:
@@ -36,7 +35,7 @@ class Unit:
     tokens: Tokens  # [unit length]
     pages: Ints
     users: int = 0
-    line: int = NO_LINE  # of the state after this unit
+    line: int = NO_SNAPSHOT  # of the state after this unit
 
 
 class PrefixTree:
@@ -97,7 +96,7 @@ class PrefixTree:
         del siblings[digest]
         if not siblings:
             del self._followers[unit.before]
-        if unit.line != NO_LINE:
+        if unit.line != NO_SNAPSHOT:
             self._lines.give_back(unit.line)
         self._pool.release(unit.pages)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blockdiff.pages import NO_SNAPSHOT, count_pages
 from blockdiff.scheduler.arrays import Ints
 from blockdiff.scheduler.counters import Counters
-from blockdiff.scheduler.memory import NO_LINE, Memory
+from blockdiff.scheduler.memory import Memory
 from blockdiff.scheduler.prefix import Unit, first_digest, next_digest
 from blockdiff.scheduler.table import SlotState, SlotTable
 
@@ -155,7 +156,7 @@ class Reuse:
         """Units of one prefix, in order, up to the last after which one can go on."""
         if not self.keeps_states:
             return found
-        with_state = [number for number, unit in enumerate(found) if unit.line != NO_LINE]
+        with_state = [number for number, unit in enumerate(found) if unit.line != NO_SNAPSHOT]
         return found[: with_state[-1] + 1] if with_state else []
 
     def _advance(self, slot: int, place: int) -> None:
@@ -195,7 +196,7 @@ class Reuse:
             count -= count % granule
             if count > shared:
                 best, shared = unit, count
-        pages = -(-shared // memory.rules.page_length)
+        pages = count_pages(shared, memory.rules.page_length)
         if best is None or pages > memory.pool.free:
             return
         memory.take_copies(slot, best.pages[:pages])
@@ -221,13 +222,13 @@ class Reuse:
         record = self._records[slot]
         digest = self._known_digests(slot, place // record.unit)[-1]
         unit = self._tree.units.get(digest)
-        return unit is None or unit.line == NO_LINE
+        return unit is None or unit.line == NO_SNAPSHOT
 
     def take_line(self, slot: int, place: int) -> int:
-        """A state line for what ``slot`` holds after ``place`` tokens; NO_LINE: there is none."""
+        """A state line for what ``slot`` holds after ``place`` tokens; NO_SNAPSHOT: none."""
         line = self._memory.lines.take()
         if line is None:
-            return NO_LINE
+            return NO_SNAPSHOT
         self._records[slot].taken[place] = line
         return line
 
@@ -249,7 +250,7 @@ class Reuse:
             self._claims.pop(digests[number + 1], None)
         for place in [place for place in record.taken if place <= units * record.unit]:
             unit, line = path[place // record.unit - 1], record.taken.pop(place)
-            if unit.line == NO_LINE:
+            if unit.line == NO_SNAPSHOT:
                 unit.line = line
                 self._memory.lines.keep(line, unit)
             else:

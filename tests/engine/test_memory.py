@@ -143,15 +143,17 @@ def test_nobody_is_passed_for_ever() -> None:
     raise AssertionError("the least urgent request starves")
 
 
-def test_who_waits_is_sound_after_a_round_that_failed_before_its_forward() -> None:
+def test_who_waits_is_sound_after_a_round_that_failed_before_its_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What the caches were to do for a waiting request was lost with the round."""
     model, engine = build(8, max_slots=2)
     first, second = (fakes.request(uid, SYSTEM, max_tokens=4) for uid in (1, 2))
-    prepare, engine._caches.prepare = engine._caches.prepare, None  # type: ignore[method-assign, assignment]
     engine.add_request(first)
     engine.add_request(second)
-    assert [(result.request_uid, result.is_final) for result in engine.step()] == [(1, True)]
-    engine._caches.prepare = prepare  # type: ignore[method-assign]
+    with monkeypatch.context() as broken:
+        broken.setattr(engine._caches, "prepare", None)
+        assert [(result.request_uid, result.is_final) for result in engine.step()] == [(1, True)]
     results = [result for _ in range(20) for result in engine.step()]
     assert fakes.ids(results) == fakes.decode_alone(model, second)[0]
 
@@ -220,3 +222,31 @@ def test_kept_prefixes_do_not_make_requests_begin_in_vain() -> None:
 def test_memory_beyond_what_slots_need_keeps_prefixes() -> None:
     _, engine = build(0, max_slots=1, max_context=32, kv_cache_bytes=101 * 8)
     assert (engine.memory.pages, engine.memory.pages_per_slot) == (100, 4)
+
+
+@pytest.mark.parametrize("available", [1 << 12, 1 << 62])
+def test_memory_that_is_not_there_is_refused_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, available: int
+) -> None:
+    """Budgets are compared with what the host has; whatever else fails ends in one line too."""
+
+    def fail(*sizes: object) -> None:
+        raise RuntimeError("you tried to allocate too many bytes")
+
+    monkeypatch.setattr("blockdiff.engine.memory.available_memory", lambda: available)
+    monkeypatch.setattr(fakes.HashModel, "new_caches", fail)
+    with pytest.raises(
+        ConfigError, match=r"the caches take 8\d+ bytes and .*; lower these"
+    ) as found:
+        build(0, kv_cache_bytes=8000)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_uid_is_free_again_only_when_its_results_have_been_handed_out() -> None:
+    _, engine = build(0)
+    engine.add_request(fakes.request(1, SYSTEM, max_tokens=4))
+    engine.cancel(1)
+    with pytest.raises(RequestError, match="uid: 1 is already running"):
+        engine.add_request(fakes.request(1, SYSTEM, max_tokens=4))
+    assert [result.is_final for result in engine.step()] == [True]
+    engine.add_request(fakes.request(1, SYSTEM, max_tokens=4))

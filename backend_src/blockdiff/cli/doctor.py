@@ -16,6 +16,7 @@ from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.embedded import checks
 from blockdiff.embedded.checks import Finding, guarded
 from blockdiff.errors import BlockdiffError, ConfigError
+from blockdiff.host_memory import available_memory
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -114,7 +115,7 @@ def check_manifest(model: Path) -> Finding:
 
 def check_memory(needed: int) -> Finding:
     """The weights against free memory; caches come on top."""
-    free = checks.available_memory()
+    free = available_memory()
     detail = f"weights {needed / 1e9:.2f} GB, {free / 1e9:.1f} GB free"
     if needed > free:
         return Finding("memory", "fail", detail, "use --dtype bfloat16 or a larger machine")

@@ -209,6 +209,9 @@ def serve(
     """
     if output_format not in ("text", "json"):
         raise ConfigError(f"--format {output_format}: allowed are text and json")
+    option.refuse_together("--deterministic", deterministic, "--load-aware", load_aware)
+    kept = snapshot_size is not None or snapshot_interval is not None
+    option.refuse_together("--no-prefix-cache", prefix_cache is False, "--snapshot-...", kept)
     options = ServeOptions(
         model=model,
         repository=model_repository,

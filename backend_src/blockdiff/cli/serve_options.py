@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from blockdiff.errors import ConfigError
 from blockdiff.weights.identity import WeightsIdentity
 
 Model = Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)]
@@ -134,3 +135,9 @@ def as_parameters(**values: bool | int | None) -> dict[str, object]:
     """Settings of the engine as a ``config.pbtxt`` has them; None stays: it is not given."""
     words = {True: "yes", False: "no"}
     return {name: words[v] if isinstance(v, bool) else v for name, v in values.items()}
+
+
+def refuse_together(one: str, has_one: bool, other: str, has_other: bool) -> None:
+    """Raise ConfigError where both flags are given, before a server is started for nothing."""
+    if has_one and has_other:
+        raise ConfigError(f"{one}: not together with {other}; leave one of them out")

@@ -23,7 +23,7 @@ from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
 from blockdiff.engine.insert_delete import InsertDelete
-from blockdiff.engine.memory import cache_pool, check_fits, longest_request, plan_memory
+from blockdiff.engine.memory import allocate, check_fits, longest_request, plan_memory
 from blockdiff.engine.statistics import ExpertCounts, ExpertStatistics
 from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
@@ -71,8 +71,7 @@ class Engine:
         self.max_context = self._choose_context()
         self.apply_thread_count()
         self.memory = plan_memory(model, self.config, self.max_context)
-        pool = cache_pool(self.memory)
-        self._caches = model.new_caches(self.config.max_slots, self.max_context, pool)
+        self._caches = allocate(model, self.config, self.memory, self.max_context)
         self._uniform = self._uniform_rounds(draws)
         self._scheduler = self._new_scheduler()
         self._insert_delete = InsertDelete(model.info, self.config.max_slots)
@@ -158,7 +157,8 @@ class Engine:
     def add_request(self, request: Request) -> None:
         """Check ``request`` and give it a slot; CapacityError when none is free."""
         self.validate(request)
-        if self._scheduler.is_running(request.uid):
+        has_results = any(result.request_uid == request.uid for result in self._outbox)
+        if has_results or self._scheduler.is_running(request.uid):
             raise RequestError(f"uid: {request.uid} is already running; it must be unique")
         info = self.model.info
         resolved = resolve_decoding(request, info)

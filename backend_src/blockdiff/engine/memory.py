@@ -1,4 +1,4 @@
-"""From byte budgets to pages and state lines, before anything is allocated.
+"""From byte budgets to pages and state lines, and these from memory that there is.
 
 Knows the model's sizes and the engine's settings; knows nothing of requests.
 """
@@ -6,7 +6,8 @@ Knows the model's sizes and the engine's settings; knows nothing of requests.
 from blockdiff.core import Request
 from blockdiff.engine.config import EngineConfig
 from blockdiff.errors import ConfigError, RequestError
-from blockdiff.models.base import BlockDiffusionModel
+from blockdiff.host_memory import available_memory
+from blockdiff.models.base import BlockDiffusionModel, ModelCaches
 from blockdiff.pages import (
     EMPTY_PAGES,
     SNAPSHOTS_PER_SLOT,
@@ -78,9 +79,33 @@ def _refuse_unused(config: EngineConfig, why: str) -> None:
         )
 
 
-def cache_pool(rules: MemoryRules) -> CachePool:
-    """What the model has to allocate."""
-    return CachePool(rules.pages + EMPTY_PAGES, rules.page_length, rules.snapshots)
+def allocate(
+    model: BlockDiffusionModel, config: EngineConfig, rules: MemoryRules, max_context: int
+) -> ModelCaches:
+    """Caches by ``rules``; ConfigError, with the numbers, where there is not that much memory.
+
+    On the host untouched pages cost nothing, so a budget is compared with what is available.
+    """
+    sizes = model.cache_sizes(rules.page_length, max_context)
+    needed = (rules.pages + EMPTY_PAGES) * sizes.page_bytes
+    needed += (config.max_slots + rules.snapshots) * sizes.state_bytes
+    has_budget = bool(config.kv_cache_bytes or config.snapshot_bytes)
+    if has_budget and model.device.type == "cpu":
+        available = available_memory()
+        if needed > available:
+            raise ConfigError(_too_much(needed, f"{available} are available"))
+    pool = CachePool(rules.pages + EMPTY_PAGES, rules.page_length, rules.snapshots)
+    try:
+        return model.new_caches(config.max_slots, max_context, pool)
+    except (MemoryError, RuntimeError) as error:
+        raise ConfigError(_too_much(needed, "the device does not have them")) from error
+
+
+def _too_much(needed: int, why: str) -> str:
+    return (
+        f"kv_cache_bytes, snapshot_bytes: the caches take {needed} bytes and {why}; "
+        "lower these, max_slots or max_context"
+    )
 
 
 def longest_request(rules: MemoryRules) -> int:

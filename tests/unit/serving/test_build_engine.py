@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from blockdiff.cli.engine_options import optional_bytes
+from blockdiff.cli.main import run as run_command
 from blockdiff.cli.serve_options import as_parameters
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError, EngineDeadError
@@ -145,3 +146,19 @@ def test_ranks_come_from_the_parameter_or_the_environment() -> None:
     assert read_settings({}, environment).tensor_parallel == 4
     given = {"tensor_parallel": {"string_value": "2"}}
     assert read_settings({"parameters": given}, environment).tensor_parallel == 2
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--deterministic", "--load-aware"),
+        ("--no-prefix-cache", "--snapshot-size", "1GiB"),
+        ("--no-prefix-cache", "--snapshot-interval", "64"),
+    ],
+)
+def test_flags_that_exclude_each_other_start_nothing(
+    capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    assert run_command(["serve", "--model", "nowhere", *flags]) == 2
+    error = capsys.readouterr().err
+    assert f"{flags[0]}: not together with" in error and len(error.splitlines()) == 1

@@ -1,32 +1,35 @@
 """What the deterministic mode costs: rounds of both modes in turn, on two models.
 
-    python -m perf.determinism [--checkpoint demo/checkpoint] [--dtype bfloat16] [--repeats 15]
-
 A round of n slots is what decoding does most of the time: each commits a block and previews the
 next one, with all logits. Times are medians of processor time; the modes take turns, so that both
 see the same load.
 """
 
-import argparse
 import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from safetensors.torch import save_file
 
 from blockdiff.checkpoint import load_model
 from blockdiff.config import parse_config
 from blockdiff.core import Phase
+from blockdiff.errors import ConfigError
 from blockdiff.models import RoundBatch, Segment
 from blockdiff.models.expert_layout import FUSED
 from blockdiff.models.registry import FAMILIES
 from blockdiff.models.trunk import LanguageModel
+from perf.command import run_command
 
-# 55 M parameters: a hybrid of eight layers with 32 experts
+CHECKPOINT = Path(__file__).resolve().parents[1] / "demo" / "checkpoint"
+
+# 77 M parameters: a hybrid of eight layers with 32 experts
 LARGER = {
     "model_type": "clover_moe",
     "vocab_size": 16384,
@@ -90,7 +93,7 @@ def prefill_round(model: LanguageModel) -> Round:
 
 def rounds(model: LanguageModel) -> dict[str, Round]:
     """The rounds that are measured, by name."""
-    found = {f"{slots} slots": decoding_round(model, slots) for slots in (1, 4, 8)}
+    found = {f"slots {slots}": decoding_round(model, slots) for slots in (1, 4, 8)}
     return {**found, f"prefill {PREFILL}": prefill_round(model)}
 
 
@@ -115,21 +118,23 @@ def report(name: str, folder: Path, dtype: str, repeats: int) -> None:
         print(f"{name:8} {dtype:9} {label:12} {first:9.2f} {second:13.2f} {second / first:6.2f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What the deterministic mode costs.")
-    parser.add_argument("--checkpoint", type=Path, default=Path("demo/checkpoint"))
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def run(
+    checkpoint: Annotated[Path, typer.Option(help="The first model's folder.")] = CHECKPOINT,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of each kind and mode.")] = 15,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+) -> None:
+    """What the deterministic mode costs: a line per model and kind of round."""
+    if dtype not in ("float32", "bfloat16"):
+        raise ConfigError(f"--dtype {dtype}: allowed are float32 and bfloat16")
+    torch.set_num_threads(threads)
     print(
         f"{'model':8} {'dtype':9} {'round':12} {'plain ms':>9} {'deterministic':>13} {'ratio':>6}"
     )
-    report("demo", options.checkpoint, options.dtype, options.repeats)
+    report("demo", checkpoint, dtype, repeats)
     with tempfile.TemporaryDirectory() as folder:
-        report("random", write_random(Path(folder), LARGER), options.dtype, options.repeats)
+        report("random", write_random(Path(folder), LARGER), dtype, repeats)
 
 
 if __name__ == "__main__":
-    main()
+    run_command("determinism", run, "Example: `python -m perf.determinism --dtype bfloat16`")

@@ -8,7 +8,6 @@ import itertools
 import json
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import BlockdiffError, ConfigError
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.serving.messages import parse_messages
+from perf.command import run_command
 from perf.stages import OTHER, STAGES, Stopwatch, cpu_clock, watched
 from perf.stub_model import EOS, StubModel
 
@@ -192,7 +192,4 @@ def run(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(run)
-    except BlockdiffError as error:
-        sys.exit(f"error: {error}")
+    run_command("host_loop", run)

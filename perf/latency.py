@@ -5,7 +5,6 @@ a newcomer. One engine on a random model, in this process.
 """
 
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,9 +18,10 @@ import typer
 from blockdiff.checkpoint import load_model
 from blockdiff.core import DecodingParams, Request
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.errors import BlockdiffError, ConfigError
+from blockdiff.errors import ConfigError
 from blockdiff.models.trunk import LanguageModel
 from perf.checkpoints import MASKED, ModelSize, write_checkpoint
+from perf.command import run_command
 from perf.tables import markdown
 
 SIZE = ModelSize(hidden=128, layers=3, head_dim=16, inner=128, vocabulary=2048, context=8192)
@@ -180,15 +180,5 @@ def _contrast_table(newcomer: int, rows: list[tuple[int, Contrast]]) -> str:
     return markdown(head, cells)
 
 
-def main() -> None:
-    """The command; errors are one line."""
-    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    app.command(epilog=EXAMPLES)(run)
-    try:
-        app(prog_name="python -m perf.latency")
-    except BlockdiffError as error:
-        sys.exit(f"error: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    run_command("latency", run, EXAMPLES)

@@ -20,6 +20,7 @@ from blockdiff.checkpoint.load import load_model
 from blockdiff.core import BlockResult, DecodingParams, FinishReason, Mode, Request, SamplingParams
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.models.base import BlockDiffusionModel
+from perf.command import run_command
 
 CHECKPOINT = Path(__file__).resolve().parents[1] / "demo" / "checkpoint"
 CUT_SHORT = (FinishReason.CANCELLED, FinishReason.TIMEOUT)
@@ -163,19 +164,16 @@ def _resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def main(
+def run(
     requests: Annotated[int, typer.Option(min=1, help="Requests to run together.")] = 10_000,
     distinct: Annotated[int, typer.Option(min=1, help="Different ones among them.")] = 1_000,
     model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = CHECKPOINT,
-    slots: Annotated[int, typer.Option(min=1)] = 8,
+    slots: Annotated[int, typer.Option(min=1, help="Requests that run at once.")] = 8,
     pages: Annotated[int, typer.Option(min=16, help="Pages of the KV cache, few on purpose.")] = 24,
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
     check: Annotated[bool, typer.Option(help="Prove memory's ownership after each round.")] = False,
 ) -> None:
-    """Soak the engine and print what was found as JSON; exit code 1 if anything was wrong.
-
-    Example: python -m perf.soak --requests 10000
-    """
+    """Soak the engine and print what was found as JSON; exit code 1 if anything was wrong."""
     loaded = load_model(model, "cpu", "float32", deterministic=True)
     config = EngineConfig(
         max_slots=slots, num_threads=1, check_invariants=check, deterministic=True
@@ -192,4 +190,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command("soak", run, "Example: `python -m perf.soak --requests 10000`")

@@ -5,7 +5,6 @@ and how it is compared is in ``perf.comparison``; what a side is, in ``perf.side
 """
 
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blockdiff.errors import BlockdiffError, ConfigError
 from perf.checkpoints import MASKED, ModelSize, write_checkpoint
+from perf.command import run_command
 from perf.comparison import Row, Workload, compare
 from perf.peers.protocol import Peer
 from perf.sides import KINDS, OURS, check_names, open_sides
@@ -187,15 +187,5 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
         yield lambda: progress.advance(task)
 
 
-def main() -> None:
-    """The command; errors are one line."""
-    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    app.command(epilog=EXAMPLES)(run)
-    try:
-        app(prog_name="python -m perf.throughput")
-    except BlockdiffError as error:
-        sys.exit(f"error: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    run_command("throughput", run, EXAMPLES)

@@ -1,12 +1,16 @@
 """What every test module starts from. Holds no tests."""
 
 import gc
+import os
 from pathlib import Path
+
+# Kernels run on the host in tests; triton reads this once, when it is imported.
+os.environ["TRITON_INTERPRET"] = "1"
 
 import pytest
 
 # Several processes, other people's models, training, measured memory: not for every change.
-SLOW = ("parallel", "oracle", "demo", "embedded", "perf")
+SLOW = ("parallel", "oracle", "demo", "embedded", "perf", "aot")
 SLOW_FILES = ("test_against_engine.py", "test_loading_memory.py", "test_quantize_memory.py")
 
 

@@ -8,6 +8,7 @@ gated_rms_norm:  y = x * rsqrt(mean(x^2) + eps) * w * silu(gate)   (weight not z
 
 from torch import Tensor
 
+from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.norm import reference
 from blockdiff_kernels.pointwise import FAST, Pointwise
 
@@ -17,6 +18,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
     """
+    if choose("norm", x.device) is TRITON:
+        from blockdiff_kernels.norm import triton
+
+        return triton.rms_norm(x, weight, eps, triton.ZERO_CENTRED)
     return reference.rms_norm(x, weight, eps)
 
 
@@ -25,6 +30,10 @@ def scaled_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
     """
+    if choose("norm", x.device) is TRITON:
+        from blockdiff_kernels.norm import triton
+
+        return triton.rms_norm(x, weight, eps, triton.SCALED)
     return reference.scaled_rms_norm(x, weight, eps)
 
 
@@ -33,6 +42,10 @@ def plain_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
     x [..., D]; weight broadcastable to x, or None for no scaling.
     """
+    if choose("norm", x.device) is TRITON:
+        from blockdiff_kernels.norm import triton
+
+        return triton.rms_norm(x, weight, eps, triton.NO_WEIGHT if weight is None else triton.PLAIN)
     return reference.plain_rms_norm(x, weight, eps)
 
 

@@ -1,0 +1,106 @@
+"""Which implementation of an op runs: its definition, the CPU's fast path or Triton kernels.
+
+A choice of the process, as torch's own backend switches are: made before models are loaded, by a
+flag, never while they compute. Knows the names of ops; knows nothing of what they compute.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from types import MappingProxyType
+
+import torch
+
+VARIABLE = "BLOCKDIFF_KERNELS"
+AUTO = "auto"
+EVERY = "*"
+
+OPS = (
+    "attention",
+    "block_softmax",
+    "conv",
+    "denoise",
+    "embedding",
+    "gated_delta",
+    "head",
+    "moe",
+    "norm",
+    "projection",
+    "quantized_linear",
+    "rope",
+    "self_conditioning",
+)
+
+
+class Implementation(str, Enum):
+    REFERENCE = "reference"
+    CPU = "cpu"
+    TRITON = "triton"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+REFERENCE, CPU, TRITON = Implementation
+
+Choices = Mapping[str, Implementation]
+
+
+def parse_choices(text: str) -> Choices:
+    """Choices by op from ``auto``, one implementation for all ops, or ``op=implementation,...``.
+
+    Later parts win. Raises ValueError, one line with the part and what is allowed.
+    """
+    found: dict[str, Implementation] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        op, _, name = part.rpartition("=")
+        op = op or EVERY
+        if op != EVERY and op not in OPS:
+            raise ValueError(f"{part!r}: no such op; one of {', '.join(OPS)}")
+        if name == AUTO:
+            kept = {} if op == EVERY else {key: own for key, own in found.items() if key != op}
+            found = kept
+            continue
+        if name not in list(Implementation):
+            allowed = ", ".join((AUTO, *Implementation))
+            raise ValueError(f"{part!r}: no such implementation; one of {allowed}")
+        if op == EVERY:
+            found = {}
+        found[op] = Implementation(name)
+    return MappingProxyType(found)
+
+
+_choices: Choices = parse_choices(os.environ.get(VARIABLE, AUTO))
+
+
+def set_choices(choices: Choices) -> None:
+    """Use ``choices`` from now on; before a model is loaded, as weights are prepared for them."""
+    global _choices
+    _choices = choices
+
+
+@contextmanager
+def using(text: str) -> Iterator[None]:
+    """Use the choices of ``text`` inside, for tests and comparisons."""
+    before = _choices
+    set_choices(parse_choices(text))
+    try:
+        yield
+    finally:
+        set_choices(before)
+
+
+def choose(
+    op: str, device: torch.device, available: tuple[Implementation, ...] = (REFERENCE, TRITON)
+) -> Implementation:
+    """The implementation of ``op`` for tensors of ``device``.
+
+    Unless something else was asked for, Triton kernels on a GPU and the fast path on a CPU. What an
+    op has no own implementation for is computed by its definition.
+    """
+    assert op in OPS, op
+    wanted = _choices.get(op, _choices.get(EVERY))
+    if wanted is None:
+        wanted = CPU if device.type == "cpu" else TRITON
+    return wanted if wanted in available else REFERENCE

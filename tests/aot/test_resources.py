@@ -1,0 +1,59 @@
+"""Every kernel at every production shape compiles for three GPUs, fits them and spills nothing.
+
+Run: pytest tests/aot. After a change: python -m tests.aot --write OP, and read the difference.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+import triton
+
+from tests.aot.table import op_names, read_table
+
+Row = dict[str, Any]
+PINNED = "3.6.0"
+
+
+@cache
+def _rows() -> list[Row]:
+    """Compiled in a process of its own: the tests around this one run the interpreter."""
+    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.aot"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("op", op_names())
+def test_kernels_fit_and_spill_nothing(op: str) -> None:
+    rows = [row for row in _rows() if row["op"] == op]
+    assert {row["sm"] for row in rows} == {80, 90, 100}
+    for row in rows:
+        assert row["stack"] == 0, f"spills: {row}"
+        assert row["fits"], f"needs more shared memory than there is: {row}"
+        assert row["blocks_per_sm"] >= 1, row
+        if row["wants_wgmma"] and row["sm"] == 90:
+            assert row["wgmma"] > 0, f"no wgmma: {row}"
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("op", op_names())
+def test_table_is_the_one_checked_in(op: str) -> None:
+    assert triton.__version__ == PINNED, "the table is that of another version"
+    stored = read_table(op)
+    found = [{name: str(value) for name, value in row.items()} for row in _rows()]
+    found = [row for row in found if row["op"] == op]
+    changed = [row for row in found if row not in stored]
+    gone = [row for row in stored if row not in found]
+    assert not changed and not gone, (
+        f"kernels need other resources than tests/aot/resources/{op}.csv says; if that is meant: "
+        f"python -m tests.aot --write {op}\nnow: {changed}\nbefore: {gone}"
+    )

@@ -1,4 +1,4 @@
-"""True bfloat16 for Triton's interpreter, which keeps such numbers as bits and computes on the bits.
+"""True bfloat16 for Triton's interpreter, which keeps such numbers as bits and computes on bits.
 
 Values are widened to float32, which is exact, computed, and rounded to the nearest even bfloat16 as
 a GPU does. Touches private names of triton.runtime.interpreter of Triton 3.6 and 3.9;

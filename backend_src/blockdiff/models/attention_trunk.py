@@ -5,6 +5,7 @@ its tensors. Knows nothing of files, requests or sampling.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,9 @@ from blockdiff.models.base import (
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
-from blockdiff.models.layers.layout import Rotary, build_layout
+from blockdiff.models.layers.flat import wants_flat
+from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
+from blockdiff.models.layers.layout import Rotary, make_layout
 from blockdiff.models.layers.linear import DenseLinear, concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
@@ -149,22 +152,31 @@ class AttentionModel(LanguageModel):
         """Bytes of a page and of a state line; see ``models.base``."""
         return key_value_sizes(self.config, page_length, self.dtype)
 
+    def prepare(self, batch: RoundBatch, caches: ModelCaches) -> HostLayout:
+        """The index maps of ``batch``, on the host."""
+        own = self.config
+        has_pools = own.router is not None and own.router.capacity > 0
+        rules = LayoutRules(
+            is_block_causal=own.commits == BLOCK_CAUSAL,
+            cover=BlockCover.ALL if has_pools else None,
+            separates_blocks=self.numerics.is_deterministic,
+            is_flat=wants_flat(self.device),
+        )
+        return make_host_layout(batch, caches.room, rules)
+
     @torch.inference_mode()
-    def hidden(
+    def run(
         self,
-        batch: RoundBatch,
+        host: HostLayout,
+        moved: Mapping[str, Tensor],
         caches: ModelCaches,
         trace: Trace | None = None,
         hits: ExpertHits | None = None,
     ) -> Tensor:
-        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        """Final normalised hidden rows [L, H]; see ``LanguageModel``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
-        has_pools = own.router is not None and own.router.capacity > 0
-        cover = BlockCover.ALL if has_pools else None
-        is_block_causal = own.commits == BLOCK_CAUSAL
-        rotary = Rotary(own.rotary_dim, own.rope_theta)
-        layout = build_layout(batch, caches, self.numerics, rotary, is_block_causal, cover)
+        layout = make_layout(host, moved, Rotary(own.rotary_dim, own.rope_theta), self.numerics)
         eps = own.rms_norm_eps
         finishing = rows_to_finish(layout, trace)
         x = self.embed(layout.token_ids)

@@ -3,6 +3,7 @@
 The config names the formulation of previews. Knows nothing of files, requests or sampling.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,10 @@ from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.attention import GatedAttention
+from blockdiff.models.layers.flat import wants_flat
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
-from blockdiff.models.layers.layout import Rotary, RoundLayout, build_layout
+from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
+from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
 from blockdiff.models.layers.preview_mixers import MIXERS
 from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
@@ -98,21 +101,29 @@ class HybridModel(LanguageModel):
             self.config, page_length, self.dtype, self.numerics.is_deterministic
         )
 
+    def prepare(self, batch: RoundBatch, caches: ModelCaches) -> HostLayout:
+        """The index maps of ``batch``, on the host."""
+        coreset = self.config.coreset
+        rules = LayoutRules(
+            cover=None if coreset is None else _cover(coreset),
+            separates_blocks=self.numerics.is_deterministic,
+            is_flat=wants_flat(self.device),
+        )
+        return make_host_layout(batch, caches.room, rules)
+
     @torch.inference_mode()
-    def hidden(
+    def run(
         self,
-        batch: RoundBatch,
+        host: HostLayout,
+        moved: Mapping[str, Tensor],
         caches: ModelCaches,
         trace: Trace | None = None,
         hits: ExpertHits | None = None,
     ) -> Tensor:
-        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        """Final normalised hidden rows [L, H]; see ``LanguageModel``."""
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
         own = self.config
-        cover = None if own.coreset is None else _cover(own.coreset)
-        layout = build_layout(
-            batch, caches, self.numerics, Rotary(own.rotary_dim, own.rope_theta), cover=cover
-        )
+        layout = make_layout(host, moved, Rotary(own.rotary_dim, own.rope_theta), self.numerics)
         finishing = rows_to_finish(layout, trace)
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):

@@ -7,6 +7,7 @@ its tensors. Knows nothing of files, requests or sampling.
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,6 +38,8 @@ from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.models.weights import Shapes, expert_shapes
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import scaled_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection import Normed
 
 
 @dataclass
@@ -181,19 +184,20 @@ class AttentionModel(LanguageModel):
         finishing = rows_to_finish(layout, trace)
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
-            mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
-            x = x + self.group.all_reduce(mixed)
+            rows = Normed(x, layer.input_norm, eps, NormKind.SCALED)
+            x = self.add(x, partial(layer.attention, rows, layout, caches))
             if finishing is not None and layer is self.layers[-1]:
                 x = x.index_select(0, finishing)
                 if not len(x):
                     break
             own_hits = None if hits is None else hits.of(number)
-            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout, own_hits)
-            x = x + self.group.all_reduce(fed)
+            rows = Normed(x, layer.middle_norm, eps, NormKind.SCALED)
+            x = self.add(x, partial(layer.feed_forward, rows, layout, own_hits))
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        rows = x.index_select(0, layout.logit_rows) if finishing is None else x
-        return scaled_rms_norm(rows, self.final_norm, eps)
+        if finishing is None:
+            x = x.index_select(0, layout.logit_rows)
+        return scaled_rms_norm(x, self.final_norm, eps)
 
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""

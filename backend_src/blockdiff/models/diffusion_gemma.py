@@ -39,6 +39,8 @@ from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.head import best_tokens
 from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection import Normed
 from blockdiff_kernels.rope import proportional_angles
 from blockdiff_kernels.self_conditioning import expected_embedding
 
@@ -138,7 +140,8 @@ class DiffusionGemmaModel(LanguageModel):
         finishing, is_canvas = rows_to_finish(full, trace), canvas.is_canvas
         for number, layer in enumerate(self.layers):
             layout = sliding if self.config.layer_types[number] == SLIDING else full
-            mixed = layer.attention(plain_rms_norm(x, layer.input_norm, eps), layout, rings, caches)
+            rows = Normed(x, layer.input_norm, eps, NormKind.PLAIN)
+            mixed = layer.attention(rows, layout, rings, caches)
             mixed = self.group.all_reduce(mixed)
             x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
             if finishing is not None and layer is self.layers[-1]:
@@ -149,8 +152,9 @@ class DiffusionGemmaModel(LanguageModel):
             x = (x + fed) * layer.scalars[is_canvas].unsqueeze(1)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        rows = x.index_select(0, full.logit_rows) if finishing is None else x
-        return plain_rms_norm(rows, self.final_norm, eps)
+        if finishing is None:
+            x = x.index_select(0, full.logit_rows)
+        return plain_rms_norm(x, self.final_norm, eps)
 
     def _layouts(
         self, host: CanvasHostLayout, moved: Mapping[str, Tensor]

@@ -5,6 +5,7 @@ The config names the formulation of previews. Knows nothing of files, requests o
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,10 +26,12 @@ from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
-from blockdiff.models.trunk import LanguageModel, rows_to_finish
+from blockdiff.models.trunk import LanguageModel, Summand, rows_to_finish
 from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection import Normed, Plain, Source
 
 
 @dataclass
@@ -133,14 +136,15 @@ class HybridModel(LanguageModel):
                 if not len(x):
                     break
             own_hits = None if hits is None else hits.of(number)
-            fed = layer.moe(rms_norm(x, layer.mixer_norm, own.rms_norm_eps), layout, own_hits)
-            x = x + self.group.all_reduce(fed)
+            rows = Normed(x, layer.mixer_norm, own.rms_norm_eps, NormKind.ZERO_CENTRED)
+            x = self.add(x, partial(layer.moe, rows, layout, own_hits))
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         if trace is not None:
             trace.gather("mixer_probabilities", 2, self.group)
-        rows = x.index_select(0, layout.logit_rows) if finishing is None else x
-        return rms_norm(rows, self.final_norm, own.rms_norm_eps)
+        if finishing is None:
+            x = x.index_select(0, layout.logit_rows)
+        return rms_norm(x, self.final_norm, own.rms_norm_eps)
 
     def _mix(
         self,
@@ -151,16 +155,19 @@ class HybridModel(LanguageModel):
         caches: SlotCaches,
         trace: Trace | None,
     ) -> Tensor:
-        mixer_input = rms_norm(x, layer.input_norm, self.config.rms_norm_eps)
+        rows: Source = Normed(x, layer.input_norm, self.config.rms_norm_eps, NormKind.ZERO_CENTRED)
+        if trace is not None:
+            rows = Plain(rows.rows())
+            trace.record("mixer_input", number, rows.x)
         if layer.delta is not None:
-            mixed = layer.delta(mixer_input, layout, caches, trace)
+            mix: Summand = partial(layer.delta, rows, layout, caches, trace)
         else:
             assert layer.attention is not None
-            mixed = layer.attention(mixer_input, layout, caches)
-        mixed = self.group.all_reduce(mixed)
-        if trace is not None:
-            trace.record("mixer_input", number, mixer_input)
-            trace.record("mixer_output", number, mixed)
+            mix = partial(layer.attention, rows, layout, caches)
+        if trace is None:
+            return self.add(x, mix)
+        mixed = self.group.all_reduce(mix(None))
+        trace.record("mixer_output", number, mixed)
         return x + mixed
 
 

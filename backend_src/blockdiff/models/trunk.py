@@ -4,7 +4,7 @@ Knows nothing of layers, files, requests or sampling.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,6 +24,9 @@ from blockdiff.models.states import slot_states
 from blockdiff.pages import CachePool, CacheSizes
 from blockdiff.transfer import to_device
 from blockdiff_kernels.head import best_tokens, logits
+
+# adds its result to a residual [R, H], if it is given one
+Summand = Callable[[Tensor | None], Tensor]
 
 
 class LanguageModel(ABC):
@@ -101,6 +104,12 @@ class LanguageModel(ABC):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32."""
         return self.group.all_gather(self._score(hidden), 1)
+
+    def add(self, x: Tensor, summand: Summand) -> Tensor:
+        """x [R, H] plus all ranks' summands; alone, the summand's last projection adds x."""
+        if self.group.size == 1:
+            return summand(x)
+        return x + self.group.all_reduce(summand(None))
 
     def _score(self, hidden: Tensor, cap: float | None = None) -> Tensor:
         """This rank's logits [L, V here] float32, softly bounded by ``cap``."""

@@ -4,7 +4,6 @@ Knows flags, files and output; the engine does the work.
 """
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.engine_options import (
@@ -35,7 +33,8 @@ from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
 from blockdiff.cli.request_lines import Job, build_request
-from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
+from blockdiff.cli.run_jobs import Outcome, require_success, run_jobs
+from blockdiff.cli.show_outcome import print_json, print_text
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
@@ -157,7 +156,7 @@ def generate(
         expert_statistics_interval=0 if expert_statistics is None else 1,
     )
     engine = _build_engine(loaded, tokenizer, jobs, wanted, draws)
-    show = _print_json if output is OutputFormat.json else _print_text
+    show = print_json if output is OutputFormat.json else print_text
     ended = {} if draws is None else draws.ended
 
     def finish(outcome: Outcome) -> None:
@@ -270,31 +269,3 @@ def _write_statistics(engine: Engine, path: Path) -> None:
     counts = engine.publish_statistics()
     assert counts is not None, "there were rounds, and the model has experts"
     write_statistics(counts, path)
-
-
-def _print_json(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:
-    shown = as_json(outcome, engine.model.info.eos_token_ids, tokenizer)
-    sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
-
-
-def _print_text(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:
-    shown = as_json(outcome, engine.model.info.eos_token_ids, tokenizer)
-    console = Console(highlight=False, soft_wrap=True)
-    if shown.get("name"):
-        console.print(shown["name"], style="bold", markup=False)
-    if shown.get("error"):
-        console.print(f"failed: {shown['error']}", style="red", markup=False)
-        return
-    ids = ",".join(str(token) for token in shown["output_ids"])
-    console.print(ids if shown["text"] is None else shown["text"], markup=False)
-    counts = outcome.forwards
-    previews = f"{counts.preview} previews in {len(outcome.blocks)} blocks"
-    steps = " ".join(str(block.denoise_steps) for block in outcome.blocks)
-    how = f"{counts.commit} commits" if counts.commit else f"{previews} ({steps})"
-    console.print(
-        f"{shown['finish_reason']}: {shown['num_input_tokens']} tokens in, "
-        f"{shown['num_output_tokens']} out, {how}, {outcome.seconds:.2f} s",
-        style="dim",
-        markup=False,
-    )

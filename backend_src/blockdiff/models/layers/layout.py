@@ -14,6 +14,13 @@ from torch import Tensor
 
 from blockdiff.cache import LayerCaches
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.flat import (
+    FlatGroup,
+    flat_arrays,
+    flat_group,
+    wants_flat,
+    written_map,
+)
 from blockdiff.models.layers.grid_rows import GridRows, make_grid_rows
 from blockdiff.models.layers.looks import Look, Sight
 from blockdiff.models.layers.page_maps import page_table, read_pages, written_places
@@ -21,7 +28,7 @@ from blockdiff.models.layers.row_blocks import BlockCover, number_blocks
 from blockdiff.models.layers.segments import GroupRows, group_segments, way_back
 from blockdiff.models.numerics import Numerics
 from blockdiff.pages import Ints
-from blockdiff.transfer import to_device
+from blockdiff.transfer import Array, to_device
 from blockdiff_kernels.attention import visibility
 from blockdiff_kernels.coreset import RowBlocks
 from blockdiff_kernels.rope import rope_angles
@@ -40,6 +47,7 @@ class SegmentGroup:
     look: Look  # its attention over pages
     snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
     snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
+    flat: FlatGroup | None = None  # None: no op goes by flat rows
     _grid: GridRows | None = None
 
     @property
@@ -75,6 +83,7 @@ class RoundLayout:
     sin: Tensor
     written_rows: Tensor  # [W] flat rows of writing segments
     written_places: Tensor  # [W] in pages laid end to end
+    written_map: Tensor | None  # [R] these places by row, NOT_WRITTEN elsewhere; None: as ``flat``
     blocks: RowBlocks | None  # for routers that look at whole blocks
 
     def flatten(self, parts: list[Tensor]) -> Tensor:
@@ -106,18 +115,25 @@ def build_layout(
     """
     groups = group_segments(batch, numerics.is_deterministic)
     page_length, table = caches.room.pool.page_length, page_table(batch, caches.room)
-    arrays = {name: getattr(batch, name) for name in ("token_ids", "positions", "logit_rows")}
+    names = ("token_ids", "positions", "logit_rows")
+    arrays: dict[str, Array] = {name: getattr(batch, name) for name in names}
     back, count = way_back(groups, len(batch.token_ids)), 0
     if back is not None:
         arrays["unpad"] = back
-    arrays["written_rows"], arrays["written_places"] = written_places(batch, table, page_length)
+    written = written_places(batch, table, page_length)
+    arrays["written_rows"], arrays["written_places"] = written
+    is_flat = wants_flat(caches.device)
+    if is_flat:
+        arrays["written_map"] = written_map(*written, len(batch.token_ids))
     if cover is not None:
         blocks = number_blocks(batch, cover)
         arrays["blocks"], count = blocks.numbers, blocks.count
     for number, group in enumerate(groups):
         pages = read_pages(table, batch.contexts, group, page_length)
-        for name, array in _group_arrays(batch, group, pages, is_block_causal).items():
-            arrays[f"{number}.{name}"] = array
+        own = _group_arrays(batch, group, pages, is_block_causal)
+        if is_flat:
+            own |= flat_arrays(batch, group, pages)
+        arrays |= {f"{number}.{name}": array for name, array in own.items()}
     moved = to_device(arrays, caches.device)
     cos, sin = rope_angles(moved["positions"], *rotary)
     return RoundLayout(
@@ -133,16 +149,17 @@ def build_layout(
         sin=sin,
         written_rows=moved["written_rows"],
         written_places=moved["written_places"],
+        written_map=moved.get("written_map"),
         blocks=None if cover is None else RowBlocks(moved["blocks"], count),
     )
 
 
 def _group_arrays(
     batch: RoundBatch, group: GroupRows, pages: Ints | None, is_block_causal: bool
-) -> dict[str, Ints]:
+) -> dict[str, Array]:
     """What a group needs on the device; maps that it can do without are left out."""
     members = group.members
-    found = {
+    found: dict[str, Array] = {
         "slots": batch.slots[members],
         "contexts": batch.contexts[members],
         "lengths": group.lengths,
@@ -188,4 +205,5 @@ def _group(
         look=numerics.look(Sight(contexts, group.width, pages, page_length, visible, mask)),
         snapshot_members=moved.get(own + "snapshot_members"),
         snapshot_lines=moved.get(own + "snapshot_lines"),
+        flat=flat_group(group, moved, own),
     )

@@ -15,6 +15,7 @@ import typer
 from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.engine_options import (
     Deterministic,
+    Kernels,
     KvCacheSize,
     PrefixCache,
     TruncateLastBlock,
@@ -39,6 +40,7 @@ from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 from blockdiff.text import Tokenizer
@@ -101,6 +103,7 @@ def generate(
     prefix_cache: PrefixCache = True,
     truncate_last_block: TruncateLastBlock = False,
     deterministic: Deterministic = False,
+    kernels: Kernels = None,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     expert_statistics: Annotated[
@@ -135,6 +138,7 @@ def generate(
         "ignore_eos": ignore_eos or None,
         "mode": None if mode is None else str(mode),
     }
+    use_kernels(kernels, device, deterministic)
     if expert_statistics is not None:
         check_file(expert_statistics)
     lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})

@@ -10,7 +10,7 @@ import typer
 
 from blockdiff.cli import serve_options as option
 from blockdiff.cli.dtype_option import ServedDtype
-from blockdiff.cli.engine_options import optional_bytes
+from blockdiff.cli.engine_options import Kernels, optional_bytes
 from blockdiff.cli.serve_options import ServeOptions
 from blockdiff.cli.serve_run import HEARTBEAT, RELAY, run_supervised, say
 from blockdiff.cli.serve_weights import verify_served_weights, weights_parameters
@@ -27,6 +27,7 @@ from blockdiff.embedded.repository import (
 from blockdiff.embedded.supervisor import SupervisorPolicy
 from blockdiff.embedded.work_folder import work_folder
 from blockdiff.errors import ConfigError
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.weights.identity import WeightsIdentity
 
 # What callers name; Triton loads what these need.
@@ -115,6 +116,7 @@ def serve(
     truncate_last_block: option.TruncateLastBlock = False,
     deterministic: option.Deterministic = False,
     expert_statistics_interval: option.ExpertStatisticsInterval = None,
+    kernels: Kernels = None,
     device: option.Device = None,
     dtype: ServedDtype = None,
     tensor_parallel: option.TensorParallel = None,
@@ -162,6 +164,7 @@ def serve(
             snapshot_interval=snapshot_interval,
             truncate_last_block=truncate_last_block or None,
             deterministic=deterministic or None,
+            kernels=kernels,
             expert_statistics_interval=expert_statistics_interval,
         ),
         device=device,
@@ -182,6 +185,7 @@ def serve(
         heartbeat_timeout_seconds=heartbeat_timeout,
         start_timeout_seconds=start_timeout,
     )
+    use_kernels(kernels, device or "cpu", deterministic)
     options = replace(options, weights=_check_first(options, verify))
     installation = find_installation(say)
     with work_folder() as work:

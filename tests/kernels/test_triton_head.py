@@ -94,7 +94,7 @@ def test_equal_logits_go_to_the_lowest_id_and_one_token_may_be_left() -> None:
 def test_rows_that_do_not_count_are_left_alone() -> None:
     hidden, weight = make(40, 200, 32, torch.float32)
     hidden[20:] = float("nan")
-    rules = Rules(NONE.expand(40, 1), count=torch.tensor([20], dtype=torch.int32))
+    rules = Rules(NONE.expand(40, 1), live=torch.tensor([20], dtype=torch.int32))
     with using("triton"):
         found = choose(hidden, weight, None, rules)
     exact = reference.choose(hidden[:20], weight, None, Rules(NONE.expand(20, 1)))

@@ -79,7 +79,8 @@ def _accept(
     spreads = np.zeros_like(confidence)
     if entropy is not None:
         spreads = spread(plan, entropy, confidence.shape[1])
-        spreads = np.where(np.isposinf(confidence), np.float32(-np.inf), spreads)
+        # As above: below every entropy, and finite, so that sums stay numbers.
+        spreads = np.where(np.isposinf(confidence), np.float32(-1e30), spreads)
     return accept_by(algorithm, confidence, spreads, is_open, minimum, limit)
 
 

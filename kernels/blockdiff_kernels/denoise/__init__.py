@@ -5,8 +5,8 @@ where the measure lies within ``threshold``. Every block has a rule of its own:
 
 low confidence   the most confident; all whose confidence is above the threshold
 sequential       the first ones; no threshold
-entropy bounded  those of lowest entropy; all while the entropies up to theirs sum to less than it
-editing          besides, decided places whose token is another and whose confidence is above a limit
+entropy bounded  those of lowest entropy; all while the entropies up to theirs sum to less
+editing          besides, decided places with another token whose confidence is above a limit
 
 An editing block is settled once a preview changes nothing, or its extra previews are used up.
 """

@@ -57,9 +57,7 @@ def accept_kernel(
     b_sum = b_entropy.to(tl.float64)
     for i_j in range(0, BB, BJ):
         o_j = i_j + tl.arange(0, BJ)
-        _, _, _, b_other, _, b_key = load_row(
-            log_probs, entropy, is_open, rows, i_g, o_j, B, rule
-        )
+        _, _, _, b_other, _, b_key = load_row(log_probs, entropy, is_open, rows, i_g, o_j, B, rule)
         is_less = b_key[None, :] < b_measure[:, None]
         is_left = (b_key[None, :] == b_measure[:, None]) & (o_j[None, :] < o_b[:, None])
         is_before = is_less | is_left

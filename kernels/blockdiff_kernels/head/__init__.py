@@ -12,7 +12,8 @@ from torch import Tensor
 
 from blockdiff_kernels.head import reference
 from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, RowDraws, Rules
-from blockdiff_kernels.implementation import TRITON, choose as implementation_of
+from blockdiff_kernels.implementation import TRITON
+from blockdiff_kernels.implementation import choose as implementation_of
 
 __all__ = [
     "Choice",

@@ -31,14 +31,14 @@ ENTROPIES = tl.constexpr(4)
 
 @triton.jit
 def merge_kernel(
-    numbers, ids, count, temperature, tokens, log_probs,
+    numbers, ids, live, temperature, tokens, log_probs,
     L, P, mask_id,
     DRAWS: tl.constexpr, ENTROPY: tl.constexpr, CONTROLS: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """numbers, ids [lines, L, P] -> tokens [lines, L] int64, log_probs [lines, L] float32."""
     i_t = tl.program_id(0).to(tl.int64)
-    if count is not None:  # noqa: SIM102
-        if i_t >= tl.load(count):
+    if live is not None:  # noqa: SIM102
+        if i_t >= tl.load(live):
             return
     o_p = tl.arange(0, BP)
     m_p = o_p < P

@@ -39,7 +39,7 @@ class Rules(NamedTuple):
     draws: RowDraws | None = None  # None: every row is greedy
     entropy: Entropy = Entropy.NONE
     controls: Controls | None = None  # set: ``Choice.others`` is wanted
-    count: Tensor | None = None  # [1] int32 rows that count, on the device; None: all
+    live: Tensor | None = None  # [1] int32 how many of the rows count, on the device; None: all
 
 
 class Others(NamedTuple):

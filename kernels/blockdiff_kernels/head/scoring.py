@@ -27,7 +27,7 @@ COLDEST = tl.constexpr(LEAST_TEMPERATURE)
 
 @triton.jit
 def score_kernel(
-    hidden, weight, count, banned, temperature, keys, numbers, ids,
+    hidden, weight, live, banned, temperature, keys, numbers, ids,
     L, V, P, W, cap, mask_id, delete_id, split_id,
     H: tl.constexpr, DRAWS: tl.constexpr, ENTROPY: tl.constexpr, CONTROLS: tl.constexpr,
     BT: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr,
@@ -38,8 +38,8 @@ def score_kernel(
     weights come from memory once.
     """
     i_t, i_v = tl.program_id(0), tl.program_id(1)
-    if count is not None:  # noqa: SIM102, two conditions for the compiler
-        if i_t * BT >= tl.load(count):
+    if live is not None:  # noqa: SIM102, two conditions for the compiler
+        if i_t * BT >= tl.load(live):
             return
     o_t, o_v = i_t * BT + tl.arange(0, BT), i_v * BV + tl.arange(0, BV)
     m_t = o_t < L

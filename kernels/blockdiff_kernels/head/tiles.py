@@ -17,9 +17,7 @@ class ScoreTile(NamedTuple):
     num_stages: int
 
 
-def score_tile(
-    rows: int, itemsize: int, is_drawn: bool, capability: tuple[int, int]
-) -> ScoreTile:
+def score_tile(rows: int, itemsize: int, is_drawn: bool, capability: tuple[int, int]) -> ScoreTile:
     """Of one program; programs of the same part of the vocabulary run side by side."""
     if itemsize > 2:
         return ScoreTile(64, 16, 32, 4, 3)

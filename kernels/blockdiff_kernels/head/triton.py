@@ -26,7 +26,7 @@ def choose(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> C
     numbers = hidden.new_empty((_lines(rules), rows, parts), dtype=torch.float32)
     ids = hidden.new_empty((3, rows, parts), dtype=torch.int32)
     shared: dict[str, Any] = {
-        "count": rules.count,
+        "live": rules.live,
         "temperature": None if draws is None else draws.temperature,
         "numbers": numbers,
         "ids": ids,

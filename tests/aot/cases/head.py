@@ -24,8 +24,8 @@ def _head(
         "canvas": Rules(ints, draws, Entropy.SCALED),
         "edited": Rules(ints, draws, Entropy.NONE, Controls(5, 6, 7)),
     }[way]
-    count = hidden.new_empty(1, dtype=torch.int32)
-    triton.choose(hidden, hidden.new_empty(shape), cap, rules._replace(count=count))
+    live = hidden.new_empty(1, dtype=torch.int32)
+    triton.choose(hidden, hidden.new_empty(shape), cap, rules._replace(live=live))
 
 
 LARGE, LLADA, SDAR, GEMMA = (248320, 2048), (157184, 2048), (151936, 2048), (262144, 2816)

@@ -32,6 +32,7 @@ from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
@@ -155,8 +156,10 @@ class AttentionModel(LanguageModel):
         """Bytes of a page and of a state line; see ``models.base``."""
         return key_value_sizes(self.config, page_length, self.dtype)
 
-    def prepare(self, batch: RoundBatch, caches: ModelCaches) -> HostLayout:
-        """The index maps of ``batch``, on the host."""
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> HostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
         own = self.config
         has_pools = own.router is not None and own.router.capacity > 0
         rules = LayoutRules(
@@ -165,7 +168,7 @@ class AttentionModel(LanguageModel):
             separates_blocks=self.numerics.is_deterministic,
             is_flat=wants_flat(self.device),
         )
-        return make_host_layout(batch, caches.room, rules)
+        return make_host_layout(batch, caches.room, rules, shape)
 
     @torch.inference_mode()
     def run(
@@ -187,10 +190,10 @@ class AttentionModel(LanguageModel):
             rows = Normed(x, layer.input_norm, eps, NormKind.SCALED)
             x = self.add(x, partial(layer.attention, rows, layout, caches))
             if finishing is not None and layer is self.layers[-1]:
-                x = x.index_select(0, finishing)
+                x, layout = x.index_select(0, finishing), layout.finishing()
                 if not len(x):
                     break
-            own_hits = None if hits is None else hits.of(number)
+            own_hits = None if hits is None else hits.of(number, layout.row_count)
             rows = Normed(x, layer.middle_norm, eps, NormKind.SCALED)
             x = self.add(x, partial(layer.feed_forward, rows, layout, own_hits))
             if trace is not None:

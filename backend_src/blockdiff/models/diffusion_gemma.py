@@ -33,6 +33,7 @@ from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_ho
 from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
 from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
@@ -109,14 +110,16 @@ class DiffusionGemmaModel(LanguageModel):
             found.append(LayerShape(own.kv_heads, own.head_dim, places))
         return found
 
-    def prepare(self, batch: RoundBatch, caches: ModelCaches) -> CanvasHostLayout:
-        """The index maps of ``batch``, on the host."""
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> CanvasHostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
         rules = LayoutRules(
             separates_blocks=self.numerics.is_deterministic, is_flat=wants_flat(self.device)
         )
-        layout = make_host_layout(batch, caches.room, rules)
+        layout = make_host_layout(batch, caches.room, rules, shape)
         capacity = self.config.sliding.kept_positions(caches.room.max_context)
-        return make_canvas_host_layout(batch, layout, capacity)
+        return make_canvas_host_layout(layout, capacity, shape)
 
     @torch.inference_mode()
     def run(
@@ -146,9 +149,11 @@ class DiffusionGemmaModel(LanguageModel):
             x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
             if finishing is not None and layer is self.layers[-1]:
                 x, is_canvas = x.index_select(0, finishing), is_canvas.index_select(0, finishing)
+                layout = layout.finishing()
                 if not len(x):
                     break
-            fed = layer.feed_forward(x, None if hits is None else hits.of(number))
+            own_hits = None if hits is None else hits.of(number, layout.row_count)
+            fed = layer.feed_forward(x, own_hits)
             x = (x + fed) * layer.scalars[is_canvas].unsqueeze(1)
             if trace is not None:
                 trace.record("layer_outputs", number, x)

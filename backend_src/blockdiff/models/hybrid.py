@@ -24,6 +24,7 @@ from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, Summand, rows_to_finish
@@ -104,15 +105,17 @@ class HybridModel(LanguageModel):
             self.config, page_length, self.dtype, self.numerics.is_deterministic
         )
 
-    def prepare(self, batch: RoundBatch, caches: ModelCaches) -> HostLayout:
-        """The index maps of ``batch``, on the host."""
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> HostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
         coreset = self.config.coreset
         rules = LayoutRules(
             cover=None if coreset is None else _cover(coreset),
             separates_blocks=self.numerics.is_deterministic,
             is_flat=wants_flat(self.device),
         )
-        return make_host_layout(batch, caches.room, rules)
+        return make_host_layout(batch, caches.room, rules, shape)
 
     @torch.inference_mode()
     def run(
@@ -132,10 +135,10 @@ class HybridModel(LanguageModel):
         for number, layer in enumerate(self.layers):
             x = self._mix(layer, number, x, layout, caches, trace)
             if finishing is not None and layer is self.layers[-1]:
-                x = x.index_select(0, finishing)
+                x, layout = x.index_select(0, finishing), layout.finishing()
                 if not len(x):
                     break
-            own_hits = None if hits is None else hits.of(number)
+            own_hits = None if hits is None else hits.of(number, layout.row_count)
             rows = Normed(x, layer.mixer_norm, own.rms_norm_eps, NormKind.ZERO_CENTRED)
             x = self.add(x, partial(layer.moe, rows, layout, own_hits))
             if trace is not None:

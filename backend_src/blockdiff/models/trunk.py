@@ -19,6 +19,7 @@ from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.numerics import Numerics
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.states import slot_states
 from blockdiff.pages import CachePool, CacheSizes
@@ -74,8 +75,10 @@ class LanguageModel(ABC):
         """Bytes of a page and of a state line; see ``models.base``."""
 
     @abstractmethod
-    def prepare(self, batch: RoundBatch, caches: ModelCaches) -> HostLayout:
-        """The index maps of ``batch``, on the host."""
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> HostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
 
     @abstractmethod
     def run(

@@ -8,7 +8,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import ceil_div, launch, power_of_two
 from blockdiff_kernels.norm import tiles
 from blockdiff_kernels.norm.kinds import NormKind
@@ -60,8 +59,3 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Te
     }
     launch(rms_norm_kernel, (ceil_div(rows, tile.rows),), arguments, tile.num_warps)
     return y
-
-
-def cost(rows: int, width: int, itemsize: int = 2) -> Cost:
-    """Of ``rms_norm`` of [rows, width]."""
-    return Cost(2 * rows * width * itemsize, 4 * rows * width)

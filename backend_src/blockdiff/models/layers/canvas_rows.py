@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.filled_maps import repeat, snapshot_lines
 from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
 from blockdiff.models.layers.looks import Look, Sight
 from blockdiff.models.layers.segments import GroupRows
 from blockdiff.models.numerics import Numerics
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.pages import Ints
 from blockdiff.transfer import Array
 from blockdiff_kernels.attention import window_visibility
@@ -44,18 +46,21 @@ class CanvasHostLayout(HostLayout):
     """Groups of each wave of writing segments."""
 
 
-def _canvas_arrays(batch: RoundBatch) -> dict[str, Array]:
+def _canvas_arrays(batch: RoundBatch, shape: RoundShape | None) -> dict[str, Array]:
     """Where the canvases of ``batch`` lie."""
     owners = batch.owners
-    is_canvas = ~batch.is_writing[owners]
-    rows = np.flatnonzero(is_canvas)
+    rows = np.flatnonzero(~batch.is_writing[owners])
+    is_canvas = np.zeros(len(batch.token_ids), np.int64)
+    is_canvas[rows] = 1
     owners = owners[rows]
-    return {
-        "canvas.is_canvas": is_canvas.astype(np.int64),
+    maps = {
         "canvas.rows": rows,
         "canvas.slots": batch.slots[owners],
         "canvas.places": batch.positions[rows] - batch.contexts[owners],
     }
+    if shape is not None:
+        maps = {name: repeat(own, shape.previews * shape.width) for name, own in maps.items()}
+    return {"canvas.is_canvas": is_canvas, **maps}
 
 
 @dataclass
@@ -88,22 +93,24 @@ class RingLayout:
 
 
 def make_canvas_host_layout(
-    batch: RoundBatch, layout: HostLayout, capacity: int
+    layout: HostLayout, capacity: int, shape: RoundShape | None
 ) -> CanvasHostLayout:
-    """``layout`` of ``batch`` with the maps of its canvases and of rings of ``capacity`` places."""
-    arrays = layout.arrays | _canvas_arrays(batch)
+    """``layout`` with the maps of its canvases and of rings of ``capacity`` places."""
+    batch = layout.batch
+    arrays = layout.arrays | _canvas_arrays(batch, shape)
     waves: dict[int, list[int]] = {}
     for number, group in enumerate(layout.groups):
         if group.wave is not None:
             waves.setdefault(group.wave, []).append(number)
-        places = _read_places(batch, group, capacity)
+        places = _read_places(batch, group, capacity, is_full=shape is not None)
         if places is not None:
             arrays[f"{number}.ring_places"] = places
     for wave, numbers in enumerate(waves.values()):
         segments = np.concatenate([layout.groups[number].members for number in numbers])
-        for name, array in _wave_arrays(batch, segments, capacity).items():
+        for name, array in _wave_arrays(batch, segments, capacity, shape).items():
             arrays[f"ring{wave}.{name}"] = array
     return CanvasHostLayout(
+        batch,
         arrays,
         layout.groups,
         layout.page_length,
@@ -133,9 +140,9 @@ def make_ring_layout(
     )
 
 
-def _read_places(batch: RoundBatch, group: GroupRows, capacity: int) -> Ints | None:
+def _read_places(batch: RoundBatch, group: GroupRows, capacity: int, is_full: bool) -> Ints | None:
     contexts = batch.contexts[group.members, None]
-    cached = min(int(contexts.max()), capacity)
+    cached = capacity if is_full else min(int(contexts.max()), capacity)
     if not cached:
         return None
     lines = batch.slots[group.members, None] * capacity
@@ -144,13 +151,24 @@ def _read_places(batch: RoundBatch, group: GroupRows, capacity: int) -> Ints | N
     return places
 
 
-def _wave_arrays(batch: RoundBatch, segments: Ints, capacity: int) -> dict[str, Ints]:
+def _wave_arrays(
+    batch: RoundBatch, segments: Ints, capacity: int, shape: RoundShape | None
+) -> dict[str, Array]:
     """What the writing ``segments`` of one wave leave in the rings."""
     owners, ends = batch.owners, batch.contexts + batch.lengths
-    is_kept = np.isin(owners, segments) & (batch.positions >= (ends - capacity)[owners])
+    is_kept = np.isin(owners, segments) & (
+        batch.positions[: len(owners)] >= (ends - capacity)[owners]
+    )
     rows = np.flatnonzero(is_kept)
     lines = batch.slots[owners[rows]]
-    found = {"rows": rows, "kept": lines * capacity + batch.positions[rows] % capacity}
+    found: dict[str, Array] = {
+        "rows": rows,
+        "kept": lines * capacity + batch.positions[rows] % capacity,
+    }
+    if shape is not None:
+        found = {name: repeat(own, shape.writing * shape.width) for name, own in found.items()}
+        found["from"], found["to"] = batch.slots[segments], snapshot_lines(batch, shape)
+        return found
     if batch.snapshots is not None:
         chosen = segments[batch.snapshots[segments] >= 0]
         if len(chosen):

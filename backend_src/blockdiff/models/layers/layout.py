@@ -5,7 +5,7 @@ captured step. Knows nothing of layers; every layer reads the same layout.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -73,6 +73,12 @@ class RoundLayout:
     written_places: Tensor  # [W] in pages laid end to end
     written_map: Tensor | None  # [R] these places by row, NOT_WRITTEN elsewhere; None: as ``flat``
     blocks: RowBlocks | None  # for routers that look at whole blocks
+    row_count: Tensor | None  # [1] int32: rows from there on are fillers; None: there are none
+    logit_count: Tensor | None  # [1] int32: the same of logit rows
+
+    def finishing(self) -> "RoundLayout":
+        """The layout of the logit rows alone, for layers that need no more than count rows."""
+        return replace(self, row_count=self.logit_count)
 
     def flatten(self, parts: list[Tensor]) -> Tensor:
         """One [G, T, ...] result per group -> flat rows [R, ...]."""
@@ -109,6 +115,8 @@ def make_layout(
         written_places=moved["written_places"],
         written_map=moved.get("written_map"),
         blocks=None if count is None else RowBlocks(moved["blocks"], count),
+        row_count=moved.get("row_count"),
+        logit_count=moved.get("logit_count"),
     )
 
 

@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.denoise import blocks as data
 from blockdiff_kernels.denoise import tiles
 from blockdiff_kernels.denoise.blocks import Blocks, Preview
@@ -108,8 +107,3 @@ def accept(blocks: Blocks, preview: Preview) -> Tensor:
     }
     launch(accept_kernel, (count,), arguments, tile.num_warps)
     return packed
-
-
-def cost(rows: int) -> Cost:
-    """Of ``accept`` of blocks with ``rows`` places together."""
-    return Cost(64 * rows, 0)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.head import merging, scoring, tiles
 from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, Rules
 from blockdiff_kernels.launch import capability, ceil_div, launch, power_of_two
@@ -77,9 +76,3 @@ def _choice(tokens: Tensor, log_probs: Tensor, rules: Rules) -> Choice:
         others = Others(tokens[2], log_probs[2], tokens[3], log_probs[3])
     entropy = None if rules.entropy is Entropy.NONE else log_probs[4]
     return Choice(tokens[0], log_probs[0], tokens[1], log_probs[1], entropy, others)
-
-
-def cost(rows: int, width: int, vocabulary: int, itemsize: int = 2) -> Cost:
-    """Of ``choose`` for hidden rows [rows, width]."""
-    traffic = itemsize * (vocabulary + rows) * width + 16 * rows
-    return Cost(traffic, 2 * rows * width * vocabulary, 2)

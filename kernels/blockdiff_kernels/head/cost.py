@@ -4,6 +4,6 @@ from blockdiff_kernels.cost import Cost
 
 
 def cost(rows: int, width: int, vocabulary: int, itemsize: int = 2) -> Cost:
-    """Of ``choose`` for hidden rows [rows, width]; a second launch merges parts of the vocabulary."""
-    traffic = itemsize * (vocabulary + rows) * width + 16 * rows
-    return Cost(traffic, 2 * rows * width * vocabulary, 2)
+    """Of hidden rows [rows, width] whose greatest logit and its probability are wanted."""
+    moved = itemsize * (vocabulary + rows) * width + 16 * rows
+    return Cost(moved, 2 * rows * width * vocabulary)

@@ -14,6 +14,7 @@ from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import DenseLinear, Linear, Span
 from blockdiff_kernels.moe import packed_experts
 from blockdiff_kernels.packed import is_packed, is_worth_packing, pack, packed_linear, unpack
+from blockdiff_kernels.projection import Source, projection
 
 
 class PackedLinear(Linear):
@@ -34,6 +35,12 @@ class PackedLinear(Linear):
         if is_packed(self._weight):
             return packed_linear(x, self._weight)
         return functional.linear(x, self._weight)
+
+    def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
+        """See ``Linear``."""
+        if self._is_settled and not is_packed(self._weight):
+            return projection(source, self._weight, residual)
+        return super().of(source, residual)
 
     def pack(self) -> None:
         """Put the packed weight in the place of the plain one, unless that one is faster."""

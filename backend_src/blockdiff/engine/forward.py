@@ -16,10 +16,9 @@ from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import choose_tokens, entropies
 from blockdiff.engine.decisions import Chosen, block_width, decide, overwrite, spread
 from blockdiff.engine.insert_delete import InsertDelete, Resample
+from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import RowRules, make_rules
-from blockdiff.engine.statistics import ExpertStatistics
-from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
-from blockdiff.models.expert_hits import ExpertHits
+from blockdiff.models.base import BlockDiffusionModel, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Ints
 from blockdiff.transfer import Array, fetch
@@ -30,16 +29,11 @@ SAMPLED_TILE = 1 << 22
 
 
 def run_round(
-    model: BlockDiffusionModel,
-    caches: ModelCaches,
-    table: SlotTable,
-    plan: RoundPlan,
-    insert_delete: InsertDelete,
-    statistics: ExpertStatistics,
+    rounds: Rounds, table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete
 ) -> Decisions:
-    """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
-    hits = statistics.next_round(len(plan.token_ids))
-    hidden = run_hidden(model, make_batch(table, plan), caches, hits)
+    """Forward of ``plan``; caches are written in place by its prefills and commits."""
+    model, statistics = rounds.model, rounds.statistics
+    hidden, hits = rounds.hidden(make_batch(table, plan))
     if not len(plan.group_slots):
         return NOTHING
     # A device computes while the host prepares what follows the forward.
@@ -62,15 +56,6 @@ def run_round(
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
         overwrite(decisions, edited, update)
     return decisions
-
-
-def run_hidden(
-    model: BlockDiffusionModel, batch: RoundBatch, caches: ModelCaches, hits: ExpertHits | None
-) -> Tensor:
-    """``model.hidden``; only models that have experts need to know of ``hits``."""
-    if hits is None:
-        return model.hidden(batch, caches)
-    return model.hidden(batch, caches, hits=hits)
 
 
 def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:

@@ -51,13 +51,16 @@ class LanguageModel(ABC):
         share: Share,
         numerics: Numerics,
     ) -> None:
-        """``embedding`` and ``output`` [V here, H] are this rank's rows of the vocabulary."""
+        """``embedding`` and ``output`` [V here, H] are this rank's rows of the vocabulary.
+
+        An ``output`` of its own becomes what ``numerics`` makes of it.
+        """
         self.info = replace(info, is_deterministic=numerics.is_deterministic)
         self.share = share
         self.numerics = numerics
         self.group = share.group
         self.embed = make_embedding(embedding, share.group)
-        self.output = output
+        self.output = output if output is embedding else numerics.head(output)
         self.hidden_size = embedding.shape[1]
         self.device = embedding.device
         self.dtype = embedding.dtype

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from blockdiff_kernels.head import reference
+from blockdiff_kernels.head import cpu, reference
 from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, RowDraws, Rules
 from blockdiff_kernels.implementation import TRITON
 from blockdiff_kernels.implementation import choose as implementation_of
+from blockdiff_kernels.packed import is_packed
 
 __all__ = [
     "Choice",
@@ -29,7 +30,12 @@ __all__ = [
 
 
 def logits(hidden: Tensor, weight: Tensor, cap: float | None = None) -> Tensor:
-    """Logits [R, V] float32 of hidden [R, H] and weight [V, H]; ``cap`` bounds them softly."""
+    """Logits [R, V] float32 of hidden [R, H] and weight [V, H]; ``cap`` bounds them softly.
+
+    On a CPU the weight may be packed (``blockdiff_kernels.packed``).
+    """
+    if is_packed(weight):
+        return cpu.logits(hidden, weight, cap)
     return reference.logits(hidden, weight, cap)
 
 
@@ -56,6 +62,8 @@ def best_tokens(
     """Best token ids [R] int64 (lowest id on ties) and confidences [R] float32.
 
     hidden [R, H], weight [V, H]; ``excluded`` ids count as probability zero; ``tile`` is the number
-    of vocabulary rows scored at once.
+    of vocabulary rows scored at once, which are all where the weight is packed.
     """
+    if is_packed(weight):
+        return cpu.best_tokens(hidden, weight, excluded, cap)
     return reference.best_tokens(hidden, weight, excluded, tile, cap)

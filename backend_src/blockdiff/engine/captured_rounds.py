@@ -61,7 +61,7 @@ class CapturedRounds:
                 logger.info("captured %d of %d steps", count + 1, len(self._shapes))
         self._ready = self._shapes
         size = self.nbytes / 2**20
-        text = "captured %d steps in %.1f s; they take %.0f MiB"
+        text = "captured %d steps in %.1f s; they take %.1f MiB"
         logger.info(text, len(self._shapes), time.monotonic() - began, size)
 
     def _capture(self, shape: RoundShape, hits: ExpertHits | None) -> None:

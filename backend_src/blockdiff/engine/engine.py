@@ -15,7 +15,7 @@ from blockdiff.core import BlockResult, FinishReason, Request
 from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
-from blockdiff.engine.graphs import captured_rounds
+from blockdiff.engine.graphs import plan_graphs
 from blockdiff.engine.insert_delete import InsertDelete
 from blockdiff.engine.memory import allocate, check_fits, longest_request, plan_memory
 from blockdiff.engine.recorder import Recorder
@@ -71,7 +71,9 @@ class Engine:
         self.max_context = self._choose_context()
         self.apply_thread_count()
         self.memory = plan_memory(model, self.config, self.max_context)
-        self._caches = allocate(model, self.config, self.memory, self.max_context)
+        graphs = plan_graphs(model, self.config, self.memory, recorder)
+        reserved = 0 if graphs is None else graphs.nbytes
+        self._caches = allocate(model, self.config, self.memory, self.max_context, reserved)
         self._uniform = self._uniform_rounds(draws)
         self._scheduler = self._new_scheduler()
         self._insert_delete = InsertDelete(model.info, self.config.max_slots)
@@ -80,7 +82,7 @@ class Engine:
             model,
             self._caches,
             ExpertStatistics(model.info, model.device, interval),
-            captured_rounds(model, self._caches, self.config, self.memory, recorder),
+            None if graphs is None else graphs.captured(self._caches),
         )
         self._outbox: list[BlockResult] = []
         self._failed_rounds = 0

@@ -3,29 +3,45 @@
 Knows the engine's settings, its model and its device; knows nothing of rounds.
 """
 
-import logging
+from typing import NamedTuple
 
 from blockdiff.engine.captured_rounds import CapturedRounds
 from blockdiff.engine.config import EngineConfig
+from blockdiff.engine.memory import step_bytes
 from blockdiff.engine.recorder import CudaRecorder, Recorder
 from blockdiff.engine.step_shapes import step_shapes
 from blockdiff.errors import ConfigError
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.scheduler import MemoryRules
 from blockdiff_kernels.implementation import OPS, TRITON, wanted_for
 
-logger = logging.getLogger(__name__)
+
+class GraphPlan(NamedTuple):
+    """What an engine captures."""
+
+    model: LanguageModel
+    shapes: tuple[RoundShape, ...]
+    recorder: Recorder
+
+    @property
+    def nbytes(self) -> int:
+        """About the device memory that it takes."""
+        return step_bytes(self.shapes[-1].rows, self.model.hidden_size, self.model.dtype)
+
+    def captured(self, caches: ModelCaches) -> CapturedRounds:
+        """What captures rounds over ``caches``."""
+        return CapturedRounds(self.model, caches, self.shapes, self.recorder)
 
 
-def captured_rounds(
+def plan_graphs(
     model: BlockDiffusionModel,
-    caches: ModelCaches,
     config: EngineConfig,
     memory: MemoryRules,
     recorder: Recorder | None = None,
-) -> CapturedRounds | None:
-    """What captures the rounds of ``config``; None: nothing does.
+) -> GraphPlan | None:
+    """What is captured by ``config``; None: nothing is.
 
     ``recorder``: what to capture with, whatever the settings say. ConfigError when graphs were
     asked for and cannot be.
@@ -41,7 +57,7 @@ def captured_rounds(
         recorder = CudaRecorder(model.device)
     assert isinstance(model, LanguageModel), "only whole models can be captured"
     sizes = (config.graph_blocks, config.max_slots, memory.pages_per_slot)
-    return CapturedRounds(model, caches, step_shapes(model.info, *sizes), recorder)
+    return GraphPlan(model, step_shapes(model.info, *sizes), recorder)
 
 
 def why_no_graphs(model: BlockDiffusionModel, config: EngineConfig) -> str | None:

@@ -23,6 +23,7 @@ WAVES = "waves"
 """A slot writes twice: a snapshot is taken inside a chunk."""
 SIZE = "size"
 """No captured step is large enough, or none has these kinds of segments."""
+REASONS = (LONG, WAVES, SIZE)
 
 
 def step_shapes(

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from perf.gpu.case import OpCase
-from perf.gpu.cases import norm, projection
+from perf.gpu.cases import denoise, head, norm, projection
 from perf.gpu.sizes import Sizes
 
 CASES: dict[str, Callable[[Sizes, Sequence[int]], list[OpCase]]] = {
+    "denoise": denoise.cases,
+    "head": head.cases,
     "norm": norm.cases,
     "projection": projection.cases,
 }

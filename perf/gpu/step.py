@@ -14,6 +14,7 @@ from blockdiff.engine.recorder import CudaRecorder, PlainRecorder, Recorder, Ste
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.transfer import to_device
+from blockdiff_kernels.head import Rules, choose
 from blockdiff_kernels.implementation import using
 from perf.gpu.correctness import Verdict
 from perf.gpu.random_weights import random_model
@@ -44,9 +45,13 @@ def make_step(model: LanguageModel, sizes: Sizes, blocks: int) -> StepWork:
     host = model.prepare(RoundBatch.from_segments(segments), caches)
     moved = to_device(host.arrays, model.device)
 
+    banned = torch.full((blocks * sizes.block, 1), sizes.vocabulary - 1, dtype=torch.int32)
+    rules = Rules(banned.to(model.device))
+
     def run() -> Sequence[Tensor]:
         hidden = model.run(host, moved, caches)
-        return [hidden, *model.best(hidden)]
+        chosen = choose(hidden, model.output, None, rules)
+        return [hidden, chosen.tokens, chosen.log_probs]
 
     return StepWork(run, blocks * sizes.block)
 

@@ -23,7 +23,7 @@ def _greedy(rows: int, sizes: Sizes) -> Callable[[Maker], Work]:
     def make(maker: Maker) -> Work:
         hidden = maker.normal(rows, sizes.hidden)
         weight = maker.normal(sizes.vocabulary, sizes.hidden, scale=sizes.hidden**-0.5)
-        rules = Rules(maker.ints([[sizes.vocabulary - 1]] * rows))
+        rules = Rules(maker.ints([sizes.vocabulary - 1] * rows).unsqueeze(1))
         return Work(lambda: choose(hidden, weight, None, rules), _look)
 
     return make

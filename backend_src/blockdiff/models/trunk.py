@@ -25,6 +25,7 @@ from blockdiff.models.states import slot_states
 from blockdiff.pages import CachePool, CacheSizes
 from blockdiff.transfer import to_device
 from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.packed import is_packed
 
 # adds its result to a residual [R, H], if it is given one
 Summand = Callable[[Tensor | None], Tensor]
@@ -110,8 +111,10 @@ class LanguageModel(ABC):
 
     @property
     def output_head(self) -> OutputHead | None:
-        """See ``models.base``; None where ranks share the vocabulary or every row is on its own."""
-        if self.group.size > 1 or self.numerics.is_deterministic:
+        """See ``models.base``; None where ranks share the vocabulary, every row is on its own or
+        the weight is packed for a CPU's library."""
+        is_shared = self.group.size > 1
+        if is_shared or self.numerics.is_deterministic or is_packed(self.output):
             return None
         return OutputHead(self.output, self.logit_cap)
 

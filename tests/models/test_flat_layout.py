@@ -3,14 +3,16 @@
 import numpy as np
 import torch
 
-from blockdiff.cache import KeyValueCaches
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.layers.flat import NOT_WRITTEN
-from blockdiff.models.layers.layout import Rotary, build_layout
+from blockdiff.models.layers.host_layout import LayoutRules, make_host_layout
+from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
 from blockdiff.models.numerics import PLAIN
 from blockdiff.pages import make_room
-from blockdiff_kernels.implementation import using
+from blockdiff.transfer import to_device
+
+CPU = torch.device("cpu")
 
 
 def _batch() -> RoundBatch:
@@ -26,12 +28,15 @@ def _batch() -> RoundBatch:
     )
 
 
+def _layout(batch: RoundBatch, is_flat: bool) -> RoundLayout:
+    host = make_host_layout(batch, make_room(4, 128, 16, None), LayoutRules(is_flat=is_flat))
+    return make_layout(host, to_device(host.arrays, CPU), Rotary(4, 100.0), PLAIN)
+
+
 def test_flat_groups_hold_the_rows_of_padded_ones() -> None:
     batch = _batch()
-    caches = KeyValueCaches(make_room(4, 128, 16, None), 1, 1, 8, torch.zeros(1))
-    with using("triton"):
-        layout = build_layout(batch, caches, PLAIN, Rotary(4, 100.0))
-    assert build_layout(batch, caches, PLAIN, Rotary(4, 100.0)).groups[0].flat is None
+    layout = _layout(batch, is_flat=True)
+    assert _layout(batch, is_flat=False).groups[0].flat is None
     seen = []
     for group in layout.groups:
         assert group.flat is not None

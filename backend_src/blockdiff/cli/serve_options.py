@@ -131,7 +131,7 @@ class ServeOptions:
     weights: WeightsIdentity | None = None  # None: the served model verifies them itself
 
 
-def as_parameters(**values: bool | int | None) -> dict[str, object]:
+def as_parameters(**values: bool | int | str | None) -> dict[str, object]:
     """Settings of the engine as a ``config.pbtxt`` has them; None stays: it is not given."""
     words = {True: "yes", False: "no"}
     return {name: words[v] if isinstance(v, bool) else v for name, v in values.items()}

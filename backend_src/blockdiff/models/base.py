@@ -149,7 +149,7 @@ class RoundBatch:
 
     @cached_property
     def owners(self) -> Ints:
-        """[R] segment of each row."""
+        """[R] segment of each row; of rows of no segment, which come last, there is nothing."""
         return np.repeat(np.arange(len(self.slots)), self.lengths)
 
 

@@ -4,7 +4,7 @@ Knows nothing of layers, files, requests or sampling.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,13 +15,19 @@ from blockdiff.config import AnyConfig
 from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.embedding import make_embedding
+from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.numerics import Numerics
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.states import slot_states
 from blockdiff.pages import CachePool, CacheSizes
+from blockdiff.transfer import to_device
 from blockdiff_kernels.head import best_tokens, logits
+
+# adds its result to a residual [R, H], if it is given one
+Summand = Callable[[Tensor | None], Tensor]
 
 
 class LanguageModel(ABC):
@@ -67,6 +73,25 @@ class LanguageModel(ABC):
         """Bytes of a page and of a state line; see ``models.base``."""
 
     @abstractmethod
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> HostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
+
+    @abstractmethod
+    def run(
+        self,
+        host: HostLayout,
+        moved: Mapping[str, Tensor],
+        caches: ModelCaches,
+        trace: Trace | None = None,
+        hits: ExpertHits | None = None,
+    ) -> Tensor:
+        """``hidden`` of a round that ``prepare`` has laid out; ``moved``: its arrays as tensors.
+
+        Reads of the round nothing but these tensors and what ``host`` says besides its arrays.
+        """
+
     def hidden(
         self,
         batch: RoundBatch,
@@ -75,11 +100,19 @@ class LanguageModel(ABC):
         hits: ExpertHits | None = None,
     ) -> Tensor:
         """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        host = self.prepare(batch, caches)
+        return self.run(host, to_device(host.arrays, self.device), caches, trace, hits)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32."""
         return self.group.all_gather(self._score(hidden), 1)
+
+    def add(self, x: Tensor, summand: Summand) -> Tensor:
+        """x [R, H] plus all ranks' summands; alone, the summand's last projection adds x."""
+        if self.group.size == 1:
+            return summand(x)
+        return x + self.group.all_reduce(summand(None))
 
     def _score(self, hidden: Tensor, cap: float | None = None) -> Tensor:
         """This rank's logits [L, V here] float32, softly bounded by ``cap``."""

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff_kernels.projection import Source, projection
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -28,6 +30,11 @@ class Linear(ABC):
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, in] -> [R, out] in the dtype of ``x``."""
+
+    def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
+        """``residual`` [R, out], if given, plus the projection of the source's rows [R, in]."""
+        y = self(source.rows())
+        return y if residual is None else residual + y
 
     @abstractmethod
     def rows(self, spans: Sequence[Span]) -> "Linear":
@@ -57,6 +64,10 @@ class DenseLinear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, in] -> [R, out]."""
         return functional.linear(x, self.weight)
+
+    def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
+        """See ``Linear``."""
+        return projection(source, self.weight, residual)
 
     def rows(self, spans: Sequence[Span]) -> "DenseLinear":
         """The outputs of ``spans``, laid end to end; a single span shares memory."""

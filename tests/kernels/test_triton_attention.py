@@ -229,7 +229,7 @@ def test_the_plain_twin(name: str) -> None:
 
 
 def test_parts_fill_the_device_and_are_not_too_short() -> None:
-    assert tiles.count_parts(8, 2080, (9, 0)) == 8
-    assert tiles.count_parts(8, 300, (9, 0)) == 1
+    assert tiles.count_parts(8, 2080, (9, 0)) == 16
+    assert tiles.count_parts(8, 200, (9, 0)) == 1
     assert tiles.count_parts(1, 1 << 20, (9, 0)) == tiles.MOST_PARTS
     assert tiles.count_parts(200, 1 << 20, (9, 0)) == 1

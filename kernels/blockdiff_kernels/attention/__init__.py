@@ -97,10 +97,9 @@ def block_attention(
     lies in pages that no segment needs, or in rows of no segment, reaches nothing.
     scale: factor of the products (None: 1 / sqrt(D)).
     """
-    own = (query, key, value)
-    where = (past, segments, sight, out)
+    run = reference.block_attention
     if choose("attention", query.device) is TRITON:
         from blockdiff_kernels.attention import triton
 
-        return triton.block_attention(*own, *where, gate=gate, scale=scale, cap=cap)
-    return reference.block_attention(*own, *where, gate=gate, scale=scale, cap=cap)
+        run = triton.block_attention
+    run(query, key, value, past, segments, sight, out, gate=gate, scale=scale, cap=cap)

@@ -8,7 +8,7 @@ MULTIPROCESSORS = {8: 108, 9: 132, 10: 148}
 # tiles of more rows pay where a segment has more than those of a block
 ROWS_OF_BLOCKS = 512
 # keys that a part has at least: below, merging costs more than it brings
-KEYS_PER_PART = 256
+KEYS_PER_PART = 128
 MOST_PARTS = 32
 
 
@@ -27,10 +27,11 @@ def attention_tile(
     is_small, is_tall = capability[0] < 9, rows > ROWS_OF_BLOCKS
     if itemsize > 2:
         return AttentionTile(64, 32 if dim <= 128 else 16, 128, 4, 1)
-    if dim > 256:
-        return AttentionTile(64, 32, 256, 4, 2) if is_small else AttentionTile(128, 32, 256, 8, 2)
     if dim > 128:
-        return AttentionTile(128, 32, 256, 8, 2) if is_tall else AttentionTile(64, 32, 256, 4, 2)
+        if is_small:
+            return AttentionTile(64, 32, 256, 8 if dim <= 256 else 4, 2)
+        # half of the rows on half of the warps would fill as many registers and spill some
+        return AttentionTile(128, 32, 256, 8, 3 if dim <= 256 else 2)
     if is_small:
         return AttentionTile(64, 32, 128, 4, 3)
     return AttentionTile(128, 64, 128, 8, 3) if is_tall else AttentionTile(64, 64, 128, 4, 3)

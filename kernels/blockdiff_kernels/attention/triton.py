@@ -67,63 +67,57 @@ def block_attention_kernel(
     p_q = query + (start + i_t) * Q_WIDTH + i_h * REPEATS * D
     o_q = (o_m // REPEATS * Q_WIDTH + o_m % REPEATS * D)[:, None] + o_d[None, :]
     b_q = tl.load(p_q + o_q, mask=m_m[:, None] & m_d, other=0.0)
-    # own rows below ``b_end`` are seen, of all of them those below ``last``
-    b_end, last = tl.zeros((BM,), tl.int32) + length, length
+    # keys at positions below ``b_end`` are seen, of all of them those below ``total``
+    b_end, total = tl.zeros((BM,), tl.int32) + context + length, context + length
     if CAUSAL:
+        b_end = context + o_t + 1
         if block_lengths is not None:
             block = tl.load(block_lengths + i_g)
-            b_end = ((context + o_t) // block + 1) * block - context
-        else:
-            b_end = o_t + 1
-        last = tl.minimum(length, tl.max(tl.where(m_m, b_end, 0), 0))
-    # absolute positions from ``b_from`` on are seen, of all of them those from ``first`` on
+            b_end = ((context + o_t) // block + 1) * block
+        total = tl.minimum(total, tl.max(tl.where(m_m, b_end, 0), 0))
+    # and those from ``b_from`` on, of all of them those from ``first`` on
     first, b_from = 0, tl.zeros((BM,), tl.int32)
     if window is not None:
         b_from += context - window + 1
         if CAUSAL:
             b_from += o_t
         first = tl.maximum(first, tl.min(b_from, 0))
-    base, total = first // BN * BN, context + last
-    each = tl.cdiv(tl.cdiv(total - base, tl.num_programs(2)), BN) * BN
-    low = base + tl.program_id(2) * each
-    high = tl.minimum(low + each, total)
+    base, own = first // BN * BN, tl.maximum(first // BN * BN, context)
+    cached = tl.cdiv(own - base, BN)
+    count = cached + tl.cdiv(total - own, BN)
+    each = tl.cdiv(count, tl.num_programs(2))
+    low = tl.program_id(2) * each
     b_m = tl.full((BM,), -float("inf"), tl.float32)
     b_l, b_o = tl.zeros((BM,), tl.float32), tl.zeros((BM, BV), tl.float32)
-    stop = tl.minimum(high, context)
-    for i_p in range(low, stop, BN):
+    for i in range(low, tl.minimum(low + each, count)):
+        # tiles of cached keys, then tiles of own ones
+        is_cached = i < cached
+        i_p = tl.where(is_cached, base + i * BN, own + (i - cached) * BN)
         o_p = i_p + o_n
-        m_p = (o_p >= first) & (o_p < stop)
+        m_p = o_p < tl.where(is_cached, context, total)
+        if window is not None:
+            m_p = m_p & (o_p >= first)
+        o_k, o_w = o_n * tl.where(is_cached, D, K_WIDTH), o_n * tl.where(is_cached, D, V_WIDTH)
         if PAGE % BN == 0:
             # a tile lies within a page
-            i_page = 0 if window is not None else i_p // PAGE
-            i_c = i_h * places + i_p % PAGE + tl.load(pages + i_g * P + i_page).to(tl.int64) * PAGE
-            p_k, p_v = keys + i_c * D, values + i_c * D + i_v
-            o_c = o_n[:, None] * D
+            p_page = pages + i_g * P + (0 if window is not None else i_p // PAGE)
+            i_c = tl.load(p_page, mask=is_cached, other=0).to(tl.int64) * PAGE + i_p % PAGE
         else:
+            i_c = tl.zeros((), tl.int64)
             b_page = tl.zeros((BN,), tl.int32) if window is not None else o_p // PAGE
-            b_page = tl.load(pages + i_g * P + b_page, mask=m_p, other=0).to(tl.int64)
-            p_k, p_v = keys + i_h * places * D, values + i_h * places * D + i_v
-            o_c = (b_page * PAGE + o_p % PAGE)[:, None] * D
-        b_k = tl.load(p_k + o_c + o_d[None, :], mask=m_p[:, None] & m_d, other=0.0)
-        b_v = tl.load(p_v + o_c + o_v[None, :], mask=m_p[:, None] & m_v, other=0.0)
-        m_s = m_p[None, :]
-        if window is not None:
-            m_s = m_s & (o_p[None, :] >= b_from[:, None])
-        b_m, b_l, b_o = _fold(b_q, b_k, b_v, m_s, b_m, b_l, b_o, scale, CAP)
-    stop = high - context
-    for i_p in range(tl.maximum(low - context, 0), stop, BN):
-        o_p = i_p + o_n
-        m_p = o_p < stop
-        p_k = key + (start + i_p) * K_WIDTH + i_h * D
-        p_v = value + (start + i_p) * V_WIDTH + i_h * D + i_v
-        o_k, o_w = o_n[:, None] * K_WIDTH + o_d[None, :], o_n[:, None] * V_WIDTH + o_v[None, :]
-        b_k = tl.load(p_k + o_k, mask=m_p[:, None] & m_d, other=0.0)
-        b_v = tl.load(p_v + o_w, mask=m_p[:, None] & m_v, other=0.0)
+            b_page = tl.load(pages + i_g * P + b_page, mask=m_p & is_cached, other=0)
+            b_c = (b_page.to(tl.int64) * PAGE + o_p % PAGE) * D
+            o_k, o_w = tl.where(is_cached, b_c, o_k), tl.where(is_cached, b_c, o_w)
+        i_c, i_r = (i_h * places + i_c) * D, start + i_p - context
+        p_k = tl.where(is_cached, keys + i_c, key + i_r * K_WIDTH + i_h * D)
+        p_v = tl.where(is_cached, values + i_c, value + i_r * V_WIDTH + i_h * D)
+        b_k = tl.load(p_k + o_k[:, None] + o_d[None, :], mask=m_p[:, None] & m_d, other=0.0)
+        b_v = tl.load(p_v + i_v + o_w[:, None] + o_v[None, :], mask=m_p[:, None] & m_v, other=0.0)
         m_s = m_p[None, :]
         if CAUSAL:
             m_s = m_s & (o_p[None, :] < b_end[:, None])
-            if window is not None:
-                m_s = m_s & (context + o_p[None, :] >= b_from[:, None])
+        if window is not None:
+            m_s = m_s & (o_p[None, :] >= b_from[:, None])
         b_m, b_l, b_o = _fold(b_q, b_k, b_v, m_s, b_m, b_l, b_o, scale, CAP)
     i_o = (start + i_t) * KV * REPEATS + i_h * REPEATS
     o_r = o_m // REPEATS * (KV * REPEATS) + o_m % REPEATS
@@ -134,12 +128,16 @@ def block_attention_kernel(
         tl.store(part_l + i_o + o_r, b_l, mask=m_m)
         tl.store(part_o + i_o * D + o_o, b_o, mask=m_o)
     else:
-        b_o = b_o * (1 / b_l)[:, None]
+        # rounded before the gate, as the definition does, which also frees registers
+        b_y = (b_o * (1 / b_l)[:, None]).to(out.dtype.element_ty)
         if gate is not None:
             p_g = gate + (start + i_t) * GATE_WIDTH + i_h * REPEATS * D + i_v
             o_g = (o_m // REPEATS * GATE_WIDTH + o_m % REPEATS * D)[:, None] + o_v[None, :]
-            b_o *= tl.sigmoid(tl.load(p_g + o_g, mask=m_o, other=0.0).to(tl.float32))
-        tl.store(out + i_o * D + o_o, b_o.to(out.dtype.element_ty), mask=m_o)
+            b_g = tl.load(p_g + o_g, mask=m_o, other=0.0).to(tl.float32)
+            # a square of roots takes fewer registers than a division
+            b_g = tl.rsqrt(1 + tl.exp2(b_g * -1.4426950408889634))
+            b_y = (b_y.to(tl.float32) * b_g * b_g).to(out.dtype.element_ty)
+        tl.store(out + i_o * D + o_o, b_y, mask=m_o)
 
 
 @triton.jit

@@ -27,7 +27,7 @@ LLADA2 = Layer(16, 4, 128, 32)
 LLADA2_FLASH = Layer(32, 4, 128, 32)
 SDAR = Layer(32, 4, 128, 16)
 CANVAS_FULL = Layer(16, 2, 512, 256, scale=1.0)
-CANVAS_SLIDING = Layer(16, 8, 256, 1024, window=1024, scale=1.0)
+CANVAS_SLIDING = Layer(16, 8, 256, 1023, window=1024, scale=1.0)
 
 
 def _meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -71,13 +71,14 @@ def _case(
 CASES = [
     _case("clover", CLOVER, 1, BLOCK, 2048),
     _case("clover", CLOVER, 16, BLOCK, 2048),
+    _case("clover", CLOVER, 64, BLOCK, 2048),
     _case("clover", CLOVER, 1, BLOCK, 2048, "causal"),
     _case("clover", CLOVER, 1, 2048, 2048, "causal"),
     _case("llada2-mini", LLADA2, 4, BLOCK, 4096),
-    _case("llada2-flash", LLADA2_FLASH, 16, BLOCK, 4096),
-    _case("llada2-flash", LLADA2_FLASH, 32, BLOCK, 4096, "blocks"),
+    _case("llada2-flash", LLADA2_FLASH, 32, BLOCK, 4096),
     _case("llada2-flash", LLADA2_FLASH, 1, 2048, 4096, "blocks"),
     _case("sdar", SDAR, 64, 4, 2048),
+    _case("sdar", SDAR, 4, 4, 2048, "blocks"),
     _case("canvas-full", CANVAS_FULL, 1, 256, 4096),
     _case("canvas-full", CANVAS_FULL, 1, 2048, 4096, "causal"),
     _case("canvas-sliding", CANVAS_SLIDING, 4, 256, 4096),

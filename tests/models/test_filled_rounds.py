@@ -3,6 +3,8 @@
 Run: pytest tests/models
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,12 +16,18 @@ from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.transfer import to_device
 
-from .test_pages import BLOCK, CONTEXT, PAGE, POOL, SLOTS, Segment, model, prefill, preview, segment
-
-__all__ = ["model"]  # a fixture
+from .families import FAMILIES, make_model
+from .test_pages import BLOCK, CONTEXT, PAGE, POOL, SLOTS, Segment, prefill, preview, segment
 
 # writing segments, previews, pages: some are the round's own size, some far beyond it
 FEW, MANY = (1, 2, 3), (3, 7, 5)
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> LanguageModel:
+    return make_model(request.param, tmp_path_factory.mktemp("model"))
 
 
 def commit(slot: int, context: int, count: int = BLOCK) -> Segment:
@@ -33,6 +41,8 @@ ROUNDS = [
     ([commit(0, 40), commit(1, 24, 3), preview(0, 48)], {}),
     ([commit(0, 48)], {0: 3}),
     ([preview(1, 27), preview(0, 56)], {}),
+    # nobody asks for a row
+    ([replace(own, logit_rows=()) for own in (commit(0, 56), preview(1, 27))], {}),
 ]
 
 
@@ -64,7 +74,7 @@ def test_fillers_change_nothing(model: LanguageModel, most: tuple[int, int, int]
             logit_rows=len(batch.logit_rows) + 2,
             pages=max(most[2], -(-int(batch.contexts.max()) // PAGE)),
         )
-        assert shape.holds(batch, PAGE)
+        assert shape.holds(RoundShape.of(batch, PAGE))
         expected = model.hidden(batch, plain, hits=counts[0])
         host = model.prepare(batch, filled, shape)
         found = model.run(host, to_device(host.arrays, model.device), filled, hits=counts[1])

@@ -117,6 +117,7 @@ def serve(
     deterministic: option.Deterministic = False,
     expert_statistics_interval: option.ExpertStatisticsInterval = None,
     kernels: Kernels = None,
+    cuda_graphs: option.CudaGraphs = None,
     device: option.Device = None,
     dtype: ServedDtype = None,
     tensor_parallel: option.TensorParallel = None,
@@ -143,6 +144,7 @@ def serve(
     if output_format not in ("text", "json"):
         raise ConfigError(f"--format {output_format}: allowed are text and json")
     option.refuse_together("--deterministic", deterministic, "--load-aware", load_aware)
+    option.refuse_together("--deterministic", deterministic, "--cuda-graphs", cuda_graphs is True)
     kept = snapshot_size is not None or snapshot_interval is not None
     option.refuse_together("--no-prefix-cache", prefix_cache is False, "--snapshot-...", kept)
     options = ServeOptions(
@@ -165,6 +167,7 @@ def serve(
             truncate_last_block=truncate_last_block or None,
             deterministic=deterministic or None,
             kernels=kernels,
+            cuda_graphs=cuda_graphs,
             expert_statistics_interval=expert_statistics_interval,
         ),
         device=device,

@@ -32,22 +32,31 @@ class RoundShape:
         """The most blocks of a grid at least as wide as segments are long."""
         return self.previews + 2 * self.writing
 
-    def holds(self, batch: RoundBatch, page_length: int) -> bool:
-        """Whether ``batch``, whose slots write once at most, can be filled up to this shape."""
+    @classmethod
+    def of(cls, batch: RoundBatch, page_length: int) -> "RoundShape":
+        """The least that ``batch`` needs."""
         writing = int(batch.is_writing.sum())
-        previews = len(batch.slots) - writing
-        pages = count_pages(int(batch.contexts.max()), page_length)
+        return cls(
+            rows=len(batch.token_ids),
+            writing=writing,
+            previews=len(batch.slots) - writing,
+            width=int(batch.lengths.max()),
+            logit_rows=len(batch.logit_rows),
+            pages=count_pages(int(batch.contexts.max()), page_length),
+        )
+
+    def holds(self, other: "RoundShape") -> bool:
+        """Whether a round of shape ``other`` can be filled up to this one."""
         # a filler without a real segment beside it would have nothing to repeat
         return (
-            len(batch.token_ids) <= self.rows
-            and (writing > 0) == (self.writing > 0)
-            and (previews > 0) == (self.previews > 0)
-            and writing <= self.writing
-            and previews <= self.previews
-            and int(batch.lengths.max()) <= self.width
-            and bool((batch.lengths <= batch.block_lengths)[batch.is_writing].all())
-            and len(batch.logit_rows) <= self.logit_rows
-            and pages <= self.pages
+            (other.writing > 0) == (self.writing > 0)
+            and (other.previews > 0) == (self.previews > 0)
+            and other.rows <= self.rows
+            and other.writing <= self.writing
+            and other.previews <= self.previews
+            and other.width <= self.width
+            and other.logit_rows <= self.logit_rows
+            and other.pages <= self.pages
         )
 
 

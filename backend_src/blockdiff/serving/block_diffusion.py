@@ -98,6 +98,7 @@ def _engine_config(settings: Settings, threads: int | None) -> Any:
         deterministic=settings.deterministic,
         load_aware=_load_aware(settings),
         expert_statistics_interval=settings.expert_statistics_interval,
+        cuda_graphs=settings.cuda_graphs,
     )
 
 

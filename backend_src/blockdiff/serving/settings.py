@@ -57,6 +57,7 @@ class Settings:
     dtype: str = "float32"
     deterministic: bool = False
     kernels: str | None = None  # which implementations run; None: auto
+    cuda_graphs: bool | None = None  # whether rounds are captured and replayed; None: if possible
     tensor_parallel: int = 1
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
@@ -149,6 +150,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
     "deterministic": _yes_or_no,
     "kernels": _kernels,
+    "cuda_graphs": _yes_or_no,
     "tensor_parallel": _integer(1, 64),
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),

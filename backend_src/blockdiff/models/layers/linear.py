@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from blockdiff_kernels.projection import Source, projection
+from blockdiff_kernels.projection import Plain, Source, projection
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,7 +62,7 @@ class DenseLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, in] -> [R, out]."""
-        return functional.linear(x, self.weight)
+        return projection(Plain(x), self.weight)
 
     def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
         """See ``Linear``."""

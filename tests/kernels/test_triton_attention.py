@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from blockdiff_kernels.attention import Past, Sight, block_attention, tiles
+from blockdiff_kernels.attention import Past, Reach, block_attention, tiles
 from blockdiff_kernels.implementation import using
 from blockdiff_kernels.segments import Segments
 from tests.kernels.errors import assert_near
@@ -46,7 +46,7 @@ class Round:
     gate: Tensor | None
     past: Past
     segments: Segments
-    sight: Sight
+    reach: Reach
     cached: list[tuple[Tensor, Tensor]]  # per segment [context, Hkv, D], nan where not kept
 
 
@@ -94,7 +94,7 @@ def make_round(shape: Shape) -> Round:
         gate if shape.is_gated else None,
         Past(keys, values, None if places else pages),
         Segments(*numbers, slots, max(lengths, default=0)),
-        Sight(shape.is_causal, blocks, shape.window),
+        Reach(shape.is_causal, blocks, shape.window),
         cached,
     )
 
@@ -144,7 +144,7 @@ def check(shape: Shape, implementation: str = "triton") -> None:
             given.value,
             given.past,
             given.segments,
-            given.sight,
+            given.reach,
             out,
             gate=given.gate,
             scale=shape.scale,

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from blockdiff_kernels.implementation import using
+from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.rope import (
     HeadNorm,
     Heads,
-    Scaling,
     Store,
     proportional_angles,
     rope_angles,
@@ -47,7 +47,7 @@ def exact(
     """The definition in float64."""
     wide, turning = projected.double(), heads.query + heads.kv
     norms = (wide.pow(2).mean(-1, keepdim=True) + EPS).rsqrt()
-    weight = norm.weight.double() + (norm.scaling is Scaling.ZERO_CENTRED)
+    weight = norm.weight.double() + (norm.kind == NormKind.ZERO_CENTRED)
     x = (wide * norms)[:, :turning] * weight
     cos, sin = (own.double().unsqueeze(1) for own in angles)
     half = cos.shape[-1]
@@ -58,23 +58,23 @@ def exact(
 
 
 CASES = {
-    "gated": (Heads(4, 2, 6), 48, 16, 12, Scaling.ZERO_CENTRED),
-    "plain": (Heads(3, 1, 4), 128, 128, 5, Scaling.SCALED),
-    "keys-are-values": (Heads(8, 1, 8, True), 64, 64, 9, Scaling.PLAIN),
-    "normed-values": (Heads(4, 2, 6, True), 32, 32, 8, Scaling.PLAIN),
+    "gated": (Heads(4, 2, 6), 48, 16, 12, NormKind.ZERO_CENTRED),
+    "plain": (Heads(3, 1, 4), 128, 128, 5, NormKind.SCALED),
+    "keys-are-values": (Heads(8, 1, 8, True), 64, 64, 9, NormKind.PLAIN),
+    "normed-values": (Heads(4, 2, 6, True), 32, 32, 8, NormKind.PLAIN),
 }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_turn_and_write(name: str, dtype: torch.dtype) -> None:
-    heads, dim, rotary_dim, width, scaling = CASES[name]
+    heads, dim, rotary_dim, width, kind = CASES[name]
     generator = torch.Generator().manual_seed(3)
     rows, turning = 13, heads.query + heads.kv
     projected = torch.randn(rows, width, dim, generator=generator).to(dtype)
     projected[4] = NAN
     weight = torch.randn(turning, dim, generator=generator).to(dtype)
-    norm = HeadNorm(weight, EPS, scaling)
+    norm = HeadNorm(weight, EPS, kind)
     angles = rope_angles(torch.arange(rows) * 37, rotary_dim, 1e4)
     keys, values = (torch.full((heads.kv, 5, 4, dim), NAN, dtype=dtype) for _ in range(2))
     written = torch.full((rows,), -1)
@@ -112,9 +112,9 @@ def test_write_rows_writes_what_the_definition_does() -> None:
 
 
 def test_the_plain_twin_of_turning() -> None:
-    heads, dim, rotary_dim, width, scaling = CASES["keys-are-values"]
+    heads, dim, rotary_dim, width, kind = CASES["keys-are-values"]
     projected = torch.randn(6, width, dim, generator=torch.Generator().manual_seed(1))
-    norm = HeadNorm(torch.rand(heads.query + heads.kv, dim), EPS, scaling)
+    norm = HeadNorm(torch.rand(heads.query + heads.kv, dim), EPS, kind)
     angles = rope_angles(torch.arange(6), rotary_dim, 1e4)
     with using("reference"):
         got = turn_and_write(projected, norm, angles, heads)

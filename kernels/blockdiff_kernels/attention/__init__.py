@@ -13,13 +13,13 @@ gate g: o_i sigmoid(g_i);  cap c: c tanh(s_ij / c) instead of s_ij
 from torch import Tensor
 
 from blockdiff_kernels.attention import reference
-from blockdiff_kernels.attention.sight import Past, Sight
+from blockdiff_kernels.attention.reach import Past, Reach
 from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.segments import Segments
 
 __all__ = [
     "Past",
-    "Sight",
+    "Reach",
     "attention",
     "block_attention",
     "visibility",
@@ -84,7 +84,7 @@ def block_attention(
     value: Tensor,
     past: Past,
     segments: Segments,
-    sight: Sight,
+    reach: Reach,
     out: Tensor,
     *,
     gate: Tensor | None = None,
@@ -102,4 +102,4 @@ def block_attention(
         from blockdiff_kernels.attention import triton
 
         run = triton.block_attention
-    run(query, key, value, past, segments, sight, out, gate=gate, scale=scale, cap=cap)
+    run(query, key, value, past, segments, reach, out, gate=gate, scale=scale, cap=cap)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from blockdiff_kernels.attention.sight import Past, Sight
+from blockdiff_kernels.attention.reach import Past, Reach
 from blockdiff_kernels.segments import Segments
 
 
@@ -87,7 +87,7 @@ def block_attention(
     value: Tensor,
     past: Past,
     segments: Segments,
-    sight: Sight,
+    reach: Reach,
     out: Tensor,
     *,
     gate: Tensor | None = None,
@@ -112,7 +112,7 @@ def block_attention(
         scores = torch.einsum("thd,jhd->htj", query[rows], keys) * factor
         if cap is not None:
             scores = cap * (scores / cap).tanh()
-        seen = _seen(sight, number, places, context)
+        seen = _seen(reach, number, places, context)
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
         mixed = torch.einsum("htj,jhd->thd", weights, values)
         out[rows] = mixed if gate is None else mixed * gate[rows].sigmoid()
@@ -126,14 +126,14 @@ def _positions_kept(past: Past, segments: Segments, number: int, positions: Tens
     return past.pages[number, positions // page_length] * page_length + positions % page_length
 
 
-def _seen(sight: Sight, number: int, places: Tensor, context: int) -> Tensor:
+def _seen(reach: Reach, number: int, places: Tensor, context: int) -> Tensor:
     """[T, context + T] bool of one segment."""
     rows = places[context:].unsqueeze(1)
-    if not sight.is_causal:
-        start = 0 if sight.window is None else context - sight.window + 1
+    if not reach.is_causal:
+        start = 0 if reach.window is None else context - reach.window + 1
         return (places >= start).expand(len(rows), -1)
-    if sight.block_lengths is not None:
-        block = sight.block_lengths[number]
+    if reach.block_lengths is not None:
+        block = reach.block_lengths[number]
         return places // block <= rows // block
     seen = places <= rows
-    return seen if sight.window is None else seen & (places > rows - sight.window)
+    return seen if reach.window is None else seen & (places > rows - reach.window)

@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.attention.sight import Past, Sight
+from blockdiff_kernels.attention.reach import Past, Reach
 from blockdiff_kernels.attention.tiles import SMALLEST, attention_tile, count_parts, merge_rows
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import capability, ceil_div, launch, power_of_two
 from blockdiff_kernels.segments import Segments
 
@@ -182,7 +181,7 @@ def block_attention(
     value: Tensor,
     past: Past,
     segments: Segments,
-    sight: Sight,
+    reach: Reach,
     out: Tensor,
     *,
     gate: Tensor | None = None,
@@ -197,7 +196,7 @@ def block_attention(
     tile = attention_tile(width, segments.longest * repeats, query.element_size(), device)
     assert repeats <= tile.rows, "a tile holds all query heads of a key head"
     tiles = ceil_div(segments.longest, tile.rows // repeats)
-    parts = count_parts(tiles * groups * kv_heads, _most_keys(past, segments, sight), device)
+    parts = count_parts(tiles * groups * kv_heads, _most_keys(past, segments, reach), device)
     merged = _new_parts(query, parts) if parts > 1 else (None, None, None)
     arguments = {
         **_own_arguments(query, key, value, gate, out),
@@ -206,13 +205,13 @@ def block_attention(
         "starts": segments.starts,
         "lengths": segments.lengths,
         "contexts": segments.contexts,
-        "block_lengths": sight.block_lengths,
+        "block_lengths": reach.block_lengths,
         "R": rows,
         "KV": kv_heads,
         "REPEATS": repeats,
-        "window": sight.window,
+        "window": reach.window,
         "scale": (dim**-0.5 if scale is None else scale) * (LOG2E if cap is None else 1.0),
-        "CAUSAL": sight.is_causal,
+        "CAUSAL": reach.is_causal,
         "CAP": cap,
         "D": dim,
         "BM": tile.rows,
@@ -262,11 +261,11 @@ def _past_arguments(past: Past, segments: Segments) -> dict[str, Tensor | int]:
     }
 
 
-def _most_keys(past: Past, segments: Segments, sight: Sight) -> int:
+def _most_keys(past: Past, segments: Segments, reach: Reach) -> int:
     """Keys of a segment that the host cannot rule out."""
     if past.pages is None:
-        assert sight.window is not None, "rings keep what a window reaches"
-        return min(past.keys.shape[2], sight.window) + segments.longest
+        assert reach.window is not None, "rings keep what a window reaches"
+        return min(past.keys.shape[2], reach.window) + segments.longest
     return past.pages.shape[1] * past.keys.shape[2] + segments.longest
 
 
@@ -288,16 +287,3 @@ def _merge(
     arguments |= {"heads": heads, "parts": parts, "BR": rows}
     grid = (ceil_div(segments.longest * heads, rows), segments.starts.shape[0])
     launch(merge_parts_kernel, grid, arguments)
-
-
-def cost(
-    rows: int, keys: int, segments: int, heads: tuple[int, int], dim: int, itemsize: int = 2
-) -> Cost:
-    """Of ``segments`` segments of ``rows`` rows that see ``keys`` cached keys and all own ones.
-
-    heads: query heads and key heads. Parts of the keys and their merging are not compulsory.
-    """
-    query, kv = heads
-    own, cached = segments * rows * (2 * query + 2 * kv), segments * keys * 2 * kv
-    flops = 4 * segments * rows * (keys + rows) * query * dim
-    return Cost((own + cached) * dim * itemsize, flops)

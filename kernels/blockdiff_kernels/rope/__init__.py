@@ -11,12 +11,11 @@ from torch import Tensor
 
 from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.rope import reference
-from blockdiff_kernels.rope.heads import HeadNorm, Heads, Scaling, Store
+from blockdiff_kernels.rope.heads import HeadNorm, Heads, Store
 
 __all__ = [
     "HeadNorm",
     "Heads",
-    "Scaling",
     "Store",
     "apply_rope",
     "proportional_angles",

@@ -3,24 +3,17 @@
 Knows nothing of how that is computed.
 """
 
-from enum import Enum
 from typing import NamedTuple
 
 from torch import Tensor
 
-
-class Scaling(Enum):
-    """How the weight of a norm multiplies; see ``blockdiff_kernels.norm``."""
-
-    ZERO_CENTRED = "zero-centred"
-    SCALED = "scaled"
-    PLAIN = "plain"
+from blockdiff_kernels.norm.kinds import NormKind
 
 
 class HeadNorm(NamedTuple):
     weight: Tensor  # [Hq + Hkv, D]
     eps: float
-    scaling: Scaling
+    kind: NormKind
 
 
 class Heads(NamedTuple):

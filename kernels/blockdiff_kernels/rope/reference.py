@@ -3,14 +3,9 @@
 import torch
 from torch import Tensor
 
-from blockdiff_kernels.norm.reference import plain_rms_norm, rms_norm, scaled_rms_norm
-from blockdiff_kernels.rope.heads import HeadNorm, Heads, Scaling, Store
-
-NORMS = {
-    Scaling.ZERO_CENTRED: rms_norm,
-    Scaling.SCALED: scaled_rms_norm,
-    Scaling.PLAIN: plain_rms_norm,
-}
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.norm.reference import norm as rms_norm
+from blockdiff_kernels.rope.heads import HeadNorm, Heads, Store
 
 
 def rope_angles(positions: Tensor, rotary_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -64,11 +59,11 @@ def turn_and_write(
 ) -> tuple[Tensor, Tensor]:
     """See the package docstring."""
     turning = heads.query + heads.kv
-    normed = NORMS[norm.scaling](projected[:, :turning], norm.weight, norm.eps)
+    normed = rms_norm(projected[:, :turning], norm.weight, norm.eps, norm.kind)
     turned = apply_rope(normed, *angles)
     value = projected[:, heads.value : heads.value + heads.kv]
     if heads.norms_value:
-        value = plain_rms_norm(value, None, norm.eps)
+        value = rms_norm(value, None, norm.eps, NormKind.NO_WEIGHT)
     if store is not None:
         write_rows(turned[:, heads.query :], value, store)
     return turned, value

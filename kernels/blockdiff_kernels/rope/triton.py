@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import ceil_div, launch, power_of_two
+from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.rope import tiles
-from blockdiff_kernels.rope.heads import HeadNorm, Heads, Scaling, Store
+from blockdiff_kernels.rope.heads import HeadNorm, Heads, Store
 
 
 @triton.jit
@@ -119,7 +119,7 @@ def turn_and_write(
         "eps": norm.eps,
         "D": dim,
         "HALF": cos.shape[-1],
-        "IS_CENTRED": norm.scaling is Scaling.ZERO_CENTRED,
+        "IS_CENTRED": norm.kind == NormKind.ZERO_CENTRED,
         "BR": tile.rows,
         "BD": power_of_two(dim),
     }
@@ -157,13 +157,3 @@ def write_rows(key: Tensor, value: Tensor, store: Store) -> None:
         "BD": power_of_two(dim),
     }
     launch(write_rows_kernel, (ceil_div(rows, tile.rows), heads), arguments, tile.num_warps)
-
-
-def cost(rows: int, written: int, heads: Heads, dim: int, itemsize: int = 2) -> Cost:
-    """Of ``turn_and_write`` of ``rows`` of which ``written`` go to the store.
-
-    The rows of query, key and value heads count once in and once out, whatever is written.
-    """
-    width = (heads.query + 2 * heads.kv) * dim
-    stored = written * 2 * heads.kv * dim
-    return Cost((2 * rows * width + stored) * itemsize, 10 * rows * width)

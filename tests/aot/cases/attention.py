@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockdiff_kernels.attention import Past, Sight, triton
+from blockdiff_kernels.attention import Past, Reach, triton
 from blockdiff_kernels.segments import Segments
 from tests.aot.case import Case
 
@@ -44,14 +44,14 @@ def _attend(layer: Layer, segments: int, rows: int, context: int, mode: str) -> 
         None if layer.window else _meta(segments, context // layer.page_length, dtype=torch.int32)
     )
     store = _meta(layer.kv_heads, 4096, layer.page_length, layer.dim)
-    sight = Sight(mode != "preview", numbers if mode == "blocks" else None, layer.window)
+    reach = Reach(mode != "preview", numbers if mode == "blocks" else None, layer.window)
     triton.block_attention(
         query,
         key,
         key,
         Past(store, store, pages),
         Segments(numbers, numbers, numbers, numbers, rows),
-        sight,
+        reach,
         _meta(total, layer.heads, layer.dim),
         gate=query if layer.is_gated else None,
         scale=layer.scale,

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from blockdiff_kernels.rope import HeadNorm, Heads, Scaling, Store, angles, triton
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.rope import HeadNorm, Heads, Store, angles, triton
 from tests.aot.case import Case
 
 ROWS = 512
@@ -19,10 +20,10 @@ def _store(kv_heads: int, page_length: int, dim: int) -> Store:
 
 
 def _turn(
-    heads: Heads, dim: int, rotary_dim: int, scaling: Scaling, page_length: int | None, width: int
+    heads: Heads, dim: int, rotary_dim: int, kind: NormKind, page_length: int | None, width: int
 ) -> None:
     turns = _meta(ROWS, rotary_dim // 2, dtype=torch.float32)
-    norm = HeadNorm(_meta(heads.query + heads.kv, dim), 1e-6, scaling)
+    norm = HeadNorm(_meta(heads.query + heads.kv, dim), 1e-6, kind)
     store = None if page_length is None else _store(heads.kv, page_length, dim)
     triton.turn_and_write(_meta(ROWS, width, dim), norm, (turns, turns), heads, store)
 
@@ -37,7 +38,7 @@ def _angles(rotary_dim: int) -> None:
     angles.angles(positions, _meta(rotary_dim // 2, dtype=torch.float32))
 
 
-PLAIN, CENTRED = Scaling.SCALED, Scaling.ZERO_CENTRED
+PLAIN, CENTRED = NormKind.SCALED, NormKind.ZERO_CENTRED
 CASES = [
     Case("rope/clover", lambda: _turn(Heads(16, 2, 18), 256, 64, CENTRED, 32, 36)),
     Case("rope/llada2-mini", lambda: _turn(Heads(16, 4, 20), 128, 64, PLAIN, 32, 24)),

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from blockdiff.cache import KeyValueCaches, LayerCaches
 from blockdiff.config import AttentionConfig, HybridConfig
+from blockdiff.models.layers.flat_attention import attend_flat
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.norm import rms_norm, scaled_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.pointwise import Pointwise
 from blockdiff_kernels.projection import Plain, Source
-from blockdiff_kernels.rope import apply_rope
+from blockdiff_kernels.rope import HeadNorm, Heads, apply_rope
 
 
 @dataclass
@@ -52,6 +54,13 @@ class GatedAttention:
         Keys and values of writing rows go to ``caches`` in place.
         """
         projected = self.weights.in_proj.of(source).unflatten(1, (-1, self.dim))
+        if layout.attends_flat:
+            norm = HeadNorm(self.weights.head_norm, self.eps, NormKind.ZERO_CENTRED)
+            heads = Heads(self.heads, self.kv_heads, self.heads + self.kv_heads)
+            stores = caches.layer_keys[self.index], caches.layer_values[self.index]
+            gate = projected[:, -self.heads :]
+            y = attend_flat(projected, norm, heads, layout, stores, gate=gate)
+            return self.weights.out_proj.of(Plain(y.flatten(1)), residual)
         sizes = (self.heads + self.kv_heads, self.kv_heads, self.heads)
         turned, value, gate = projected.split_with_sizes(sizes, dim=1)
         turned = rms_norm(turned, self.weights.head_norm, self.eps)
@@ -85,6 +94,13 @@ class PlainAttention:
         Keys and values of writing rows go to ``caches`` in place.
         """
         projected = self.weights.in_proj.of(source).unflatten(1, (-1, self.dim))
+        if layout.attends_flat:
+            norm = HeadNorm(self.weights.head_norm, self.eps, NormKind.SCALED)
+            turning, kv_heads = self.sizes
+            heads = Heads(turning - kv_heads, kv_heads, turning)
+            stores = caches.layer_keys[self.index], caches.layer_values[self.index]
+            y = attend_flat(projected, norm, heads, layout, stores)
+            return self.weights.out_proj.of(Plain(y.flatten(1)), residual)
         turned, value = projected.split_with_sizes(self.sizes, dim=1)
         turned = scaled_rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
@@ -111,6 +127,7 @@ def attend(
     for group in layout.groups:
         query, key = group.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         own = (query, key, group.pad(value))
+        assert group.look is not None, "the layout is padded"
         mixed.append(group.look(own, (keys, values), scale))
     return layout.flatten(mixed)
 

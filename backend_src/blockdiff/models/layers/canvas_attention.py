@@ -12,11 +12,13 @@ from blockdiff.cache import CanvasCaches
 from blockdiff.config import AttentionShape
 from blockdiff.models.layers.attention import attend
 from blockdiff.models.layers.canvas_rows import RingGroup, RingLayout, RingWave
+from blockdiff.models.layers.flat_attention import attend_flat, attend_rings
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.projection import Plain, Source
-from blockdiff_kernels.rope import apply_rope
+from blockdiff_kernels.rope import HeadNorm, Heads, apply_rope
 
 NO_SCALING = 1.0
 
@@ -48,8 +50,11 @@ class CanvasAttention:
 
         ``layout`` has the angles of this kind of layer.
         """
-        turned, value = self._project(source, layout.cos, layout.sin)
-        y = self.attend(turned, value, layout, rings, caches)
+        projected = self.weights.in_proj.of(source).unflatten(1, (-1, self.shape.head_dim))
+        if layout.attends_flat:
+            y = self.attend_flat(projected, layout, rings, caches)
+        else:
+            y = self.attend(*self._turn(projected, layout), layout, rings, caches)
         return self.weights.out_proj.of(Plain(y.flatten(1)))
 
     def attend(
@@ -63,13 +68,28 @@ class CanvasAttention:
         """Query and key heads [R, Hq + Hkv, D] and value [R, Hkv, D] -> [R, Hq, D]."""
         return attend(turned, value, layout, caches, self.index, NO_SCALING)
 
-    def _project(self, source: Source, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        shape = self.shape
-        projected = self.weights.in_proj.of(source).unflatten(1, (-1, shape.head_dim))
+    def attend_flat(
+        self, projected: Tensor, layout: RoundLayout, rings: RingLayout, caches: CanvasCaches
+    ) -> Tensor:
+        """Projected rows [R, N, D] -> [R, Hq, D]."""
+        how = self._norm_and_heads(projected)
+        return attend_flat(projected, *how, layout, self._stores(caches), scale=NO_SCALING)
+
+    def _norm_and_heads(self, projected: Tensor) -> tuple[HeadNorm, Heads]:
+        kv_heads = self.shape.kv_heads
+        query, first = self.weights.head_norm.shape[0] - kv_heads, projected.shape[1] - kv_heads
+        norm = HeadNorm(self.weights.head_norm, self.eps, NormKind.PLAIN)
+        return norm, Heads(query, kv_heads, first, norms_value=True)
+
+    def _turn(self, projected: Tensor, layout: RoundLayout) -> tuple[Tensor, Tensor]:
         turning = self.weights.head_norm.shape[0]
-        turned, value = projected[:, :turning], projected[:, -shape.kv_heads :]
+        turned, value = projected[:, :turning], projected[:, -self.shape.kv_heads :]
         turned = plain_rms_norm(turned, self.weights.head_norm, self.eps)
-        return apply_rope(turned, cos, sin), plain_rms_norm(value, None, self.eps)
+        turned = apply_rope(turned, layout.cos, layout.sin)
+        return turned, plain_rms_norm(value, None, self.eps)
+
+    def _stores(self, caches: CanvasCaches) -> tuple[Tensor, Tensor]:
+        return caches.layer_keys[self.index], caches.layer_values[self.index]
 
 
 class SlidingCanvasAttention(CanvasAttention):
@@ -96,26 +116,30 @@ class SlidingCanvasAttention(CanvasAttention):
         mixed += [self._look(turned, value, group, caches) for group in rings.canvases]
         return layout.flatten(mixed)
 
+    def attend_flat(
+        self, projected: Tensor, layout: RoundLayout, rings: RingLayout, caches: CanvasCaches
+    ) -> Tensor:
+        """Projected rows [R, N, D] -> [R, Hq, D]."""
+        how = self._norm_and_heads(projected)
+        return attend_rings(projected, *how, layout, rings, self._stores(caches), NO_SCALING)
+
     def _look(
         self, turned: Tensor, value: Tensor, group: RingGroup, caches: CanvasCaches
     ) -> Tensor:
         heads, rows = turned.shape[1] - value.shape[1], group.rows
         query, key = rows.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         # every place of the rings is a page of its own
-        keys, values = (self._places(store).unsqueeze(2) for store in self._rings(caches))
+        keys, values = (self._places(store).unsqueeze(2) for store in self._stores(caches))
+        assert group.look is not None, "the layout is padded"
         return group.look((query, key, rows.pad(value)), (keys, values), NO_SCALING)
 
     def _write(self, turned: Tensor, value: Tensor, wave: RingWave, caches: CanvasCaches) -> None:
         key = turned[:, turned.shape[1] - value.shape[1] :]
-        for rows, store in zip((key, value), self._rings(caches), strict=True):
+        stores = self._stores(caches)
+        for rows, store in zip((key, value), stores, strict=True):
             kept = rows.index_select(0, wave.kept_rows).transpose(0, 1)
             self._places(store).index_copy_(1, wave.kept_places, kept)
-            if wave.snapshots is not None:
-                lines, copies = wave.snapshots
-                store.index_copy_(1, copies, store.index_select(1, lines))
-
-    def _rings(self, caches: CanvasCaches) -> tuple[Tensor, Tensor]:
-        return caches.layer_keys[self.index], caches.layer_values[self.index]
+        wave.copy_snapshots(stores)
 
     @staticmethod
     def _places(store: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from blockdiff.models.base import RoundBatch
 from blockdiff.models.layers.filled_maps import repeat, snapshot_lines
+from blockdiff.models.layers.flat import written_map
 from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
 from blockdiff.models.layers.looks import Look, Sight
@@ -68,7 +69,7 @@ class RingGroup:
     """A group of the layout with what it needs to attend over rings."""
 
     rows: SegmentGroup
-    look: Look  # at the last positions before each context and at own rows
+    look: Look | None  # at the last positions before each context and at own rows; None: flat
 
 
 @dataclass
@@ -78,7 +79,16 @@ class RingWave:
     groups: tuple[RingGroup, ...]  # in the order of the layout's groups
     kept_rows: Tensor  # [W] flat rows that a later row can still see
     kept_places: Tensor  # [W]
+    kept_map: Tensor | None  # [R] these places by row, NOT_WRITTEN elsewhere; None: as ``flat``
     snapshots: tuple[Tensor, Tensor] | None  # lines [N] and the lines [N] that get their copies
+
+    def copy_snapshots(self, stores: tuple[Tensor, Tensor]) -> None:
+        """Copy state lines of rings [Hkv, lines, places, D], in place."""
+        if self.snapshots is None:
+            return
+        lines, copies = self.snapshots
+        for store in stores:
+            store.index_copy_(1, copies, store.index_select(1, lines))
 
 
 @dataclass
@@ -90,6 +100,7 @@ class RingLayout:
 
     waves: tuple[RingWave, ...]
     canvases: tuple[RingGroup, ...]
+    window: int
 
 
 def make_canvas_host_layout(
@@ -107,8 +118,10 @@ def make_canvas_host_layout(
             arrays[f"{number}.ring_places"] = places
     for wave, numbers in enumerate(waves.values()):
         segments = np.concatenate([layout.groups[number].members for number in numbers])
-        for name, array in _wave_arrays(batch, segments, capacity, shape).items():
-            arrays[f"ring{wave}.{name}"] = array
+        own = _wave_arrays(batch, segments, capacity, shape)
+        if "written_map" in arrays:
+            own["kept_map"] = written_map(own["rows"], own["kept"], len(batch.token_ids))
+        arrays |= {f"ring{wave}.{name}": array for name, array in own.items()}
     return CanvasHostLayout(
         batch,
         arrays,
@@ -137,6 +150,7 @@ def make_ring_layout(
             for wave, numbers in enumerate(host.waves)
         ),
         canvases=tuple(ring for ring in rings if not ring.rows.is_writing),
+        window=window,
     )
 
 
@@ -182,6 +196,7 @@ def _wave(groups: tuple[RingGroup, ...], moved: Mapping[str, Tensor], own: str) 
         groups=groups,
         kept_rows=moved[own + "rows"],
         kept_places=moved[own + "kept"],
+        kept_map=moved.get(own + "kept_map"),
         snapshots=None if source is None else (source, moved[own + "to"]),
     )
 
@@ -189,6 +204,8 @@ def _wave(groups: tuple[RingGroup, ...], moved: Mapping[str, Tensor], own: str) 
 def _ring_group(
     rows: SegmentGroup, places: Tensor | None, window: int, numerics: Numerics
 ) -> RingGroup:
+    if rows.look is None:
+        return RingGroup(rows, None)
     width, lengths, visible = rows.host.width, rows.lengths, None
     if places is not None or rows.is_writing or lengths is not None:
         if lengths is None:

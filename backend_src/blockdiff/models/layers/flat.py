@@ -29,7 +29,7 @@ class FlatGroup:
 
     segments: Segments
     pages: Tensor | None  # [G, P] of each segment in order of position; None: nothing is cached
-    block_lengths: Tensor  # [G] the grid of block-causal commits
+    block_lengths: Tensor | None  # [G] the grid of block-causal commits; None: go by rows
     snapshots: Tensor  # [G] state line that gets a copy after a writing segment, or NO_SNAPSHOT
 
 
@@ -38,7 +38,14 @@ def wants_flat(device: torch.device) -> bool:
     return any(choose(op, device) is TRITON for op in FLAT_OPS)
 
 
-def flat_arrays(batch: RoundBatch, group: GroupRows, pages: Ints | None) -> dict[str, Array]:
+def attends_flat(device: torch.device, is_deterministic: bool) -> bool:
+    """Whether attention goes by flat rows; its kernel's bits depend on a row's company."""
+    return not is_deterministic and choose("attention", device) is TRITON
+
+
+def flat_arrays(
+    batch: RoundBatch, group: GroupRows, pages: Ints | None, is_block_causal: bool
+) -> dict[str, Array]:
     """Arrays of one group by name, as ``flat_group`` reads them."""
     members = group.members
     snapshots = np.full(len(members), NO_SNAPSHOT)
@@ -49,9 +56,10 @@ def flat_arrays(batch: RoundBatch, group: GroupRows, pages: Ints | None) -> dict
         "flat_lengths": group.lengths,
         "flat_contexts": batch.contexts[members],
         "flat_slots": batch.slots[members],
-        "flat_block_lengths": batch.block_lengths[members],
         "flat_snapshots": snapshots,
     }
+    if is_block_causal:
+        found["flat_block_lengths"] = batch.block_lengths[members]
     if pages is not None:
         found["flat_pages"] = pages
     return {name: array.astype(np.int32) for name, array in found.items()}
@@ -71,12 +79,12 @@ def flat_group(group: GroupRows, moved: Mapping[str, Tensor], own: str) -> FlatG
             longest=group.width,
         ),
         pages=moved.get(own + "flat_pages"),
-        block_lengths=moved[own + "flat_block_lengths"],
+        block_lengths=moved.get(own + "flat_block_lengths"),
         snapshots=moved[own + "flat_snapshots"],
     )
 
 
-def written_map(rows: Ints, places: Ints, total: int) -> npt.NDArray[np.int64]:
+def written_map(rows: Array, places: Array, total: int) -> npt.NDArray[np.int64]:
     """[R] where each flat row is written, or NOT_WRITTEN."""
     found = np.full(total, NOT_WRITTEN, np.int64)
     found[rows] = places

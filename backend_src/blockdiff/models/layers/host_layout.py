@@ -94,7 +94,7 @@ def _lay_out(
         pages = read_pages(table, batch.contexts, group, page_length, page_count)
         own = _group_arrays(batch, group, pages, rules.is_block_causal)
         if rules.is_flat:
-            own |= flat_arrays(batch, group, pages)
+            own |= flat_arrays(batch, group, pages, rules.is_block_causal)
         arrays |= {f"{number}.{name}": array for name, array in own.items()}
     return HostLayout(batch, arrays, tuple(groups), page_length, count)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockdiff.models.layers.flat import FlatGroup, flat_group
+from blockdiff.models.layers.flat import FlatGroup, attends_flat, flat_group
 from blockdiff.models.layers.grid_rows import GridRows, make_grid_rows
 from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.looks import Look, Sight
@@ -32,7 +32,7 @@ class SegmentGroup:
     lengths: Tensor | None  # [G] int64; None: all segments have T rows
     rows: Tensor | None  # [G * T] int64 flat rows, padding repeats the last; None: the whole round
     mask: Tensor | None  # [G, T] bool, False for padding; None: no padding
-    look: Look  # its attention over pages
+    look: Look | None  # its attention over pages; None: it goes by flat rows
     snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
     snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
     flat: FlatGroup | None = None  # None: no op goes by flat rows
@@ -75,6 +75,7 @@ class RoundLayout:
     blocks: RowBlocks | None  # for routers that look at whole blocks
     row_count: Tensor | None  # [1] int32: rows from there on are fillers; None: there are none
     logit_count: Tensor | None  # [1] int32: the same of logit rows
+    attends_flat: bool  # no group has a look
 
     def finishing(self) -> "RoundLayout":
         """The layout of the logit rows alone, for layers that need no more than count rows."""
@@ -100,12 +101,13 @@ def make_layout(
     """The layout of ``host``, whose arrays are the tensors ``moved`` of one device."""
     cos, sin = rope_angles(moved["positions"], *rotary)
     count = host.block_count
+    is_flat = attends_flat(moved["positions"].device, numerics.is_deterministic)
     return RoundLayout(
         token_ids=moved["token_ids"],
         positions=moved["positions"],
         logit_rows=moved["logit_rows"],
         groups=tuple(
-            _group(group, moved, f"{number}.", host.page_length, numerics)
+            _group(group, moved, f"{number}.", None if is_flat else host.page_length, numerics)
             for number, group in enumerate(host.groups)
         ),
         unpad=moved.get("unpad"),
@@ -117,6 +119,7 @@ def make_layout(
         blocks=None if count is None else RowBlocks(moved["blocks"], count),
         row_count=moved.get("row_count"),
         logit_count=moved.get("logit_count"),
+        attends_flat=is_flat,
     )
 
 
@@ -124,28 +127,43 @@ def _group(
     group: GroupRows,
     moved: Mapping[str, Tensor],
     own: str,
-    page_length: int,
+    page_length: int | None,
     numerics: Numerics,
 ) -> SegmentGroup:
-    contexts, lengths = moved[own + "contexts"], moved[own + "lengths"]
-    pages, blocks = moved.get(own + "pages"), moved.get(own + "block_lengths")
-    cached = 0 if pages is None else pages.shape[1] * page_length
+    """``page_length`` None: attention goes by flat rows."""
+    lengths = moved[own + "lengths"]
     mask = None
     if group.is_padded:
         mask = torch.arange(group.width, device=lengths.device) < lengths.unsqueeze(1)
-    visible = None
-    if group.is_writing or group.is_padded or cached:
-        sizes = (group.width, cached, group.is_writing)
-        visible = visibility(contexts, lengths, *sizes, blocks)
+    look = None
+    if page_length is not None:
+        look = numerics.look(_sight(group, moved, own, page_length, mask))
     return SegmentGroup(
         host=group,
         slots=moved[own + "slots"],
-        contexts=contexts,
+        contexts=moved[own + "contexts"],
         lengths=lengths if group.is_padded else None,
         rows=moved.get(own + "rows"),
         mask=mask,
-        look=numerics.look(Sight(contexts, group.width, pages, page_length, visible, mask)),
+        look=look,
         snapshot_members=moved.get(own + "snapshot_members"),
         snapshot_lines=moved.get(own + "snapshot_lines"),
         flat=flat_group(group, moved, own),
     )
+
+
+def _sight(
+    group: GroupRows,
+    moved: Mapping[str, Tensor],
+    own: str,
+    page_length: int,
+    mask: Tensor | None,
+) -> Sight:
+    contexts, lengths = moved[own + "contexts"], moved[own + "lengths"]
+    pages, blocks = moved.get(own + "pages"), moved.get(own + "block_lengths")
+    cached = 0 if pages is None else pages.shape[1] * page_length
+    visible = None
+    if group.is_writing or group.is_padded or cached:
+        sizes = (group.width, cached, group.is_writing)
+        visible = visibility(contexts, lengths, *sizes, blocks)
+    return Sight(contexts, group.width, pages, page_length, visible, mask)

@@ -15,7 +15,7 @@ class Past(NamedTuple):
     rings by state line, whose place p % page_length has position p."""
 
 
-class Sight(NamedTuple):
+class Reach(NamedTuple):
     """Which keys a row of a segment sees besides those that its window hides."""
 
     is_causal: bool  # own rows up to itself, or of its block and those before; else all own rows

@@ -24,7 +24,7 @@ from blockdiff.models.base import (
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
-from blockdiff.models.layers.flat import wants_flat
+from blockdiff.models.layers.flat import attends_flat, wants_flat
 from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
 from blockdiff.models.layers.layout import Rotary, make_layout
 from blockdiff.models.layers.linear import DenseLinear, concat_rows
@@ -167,6 +167,7 @@ class AttentionModel(LanguageModel):
             cover=BlockCover.ALL if has_pools else None,
             separates_blocks=self.numerics.is_deterministic,
             is_flat=wants_flat(self.device),
+            attends_flat=attends_flat(self.device, self.numerics.is_deterministic),
         )
         return make_host_layout(batch, caches.room, rules, shape)
 

@@ -29,7 +29,7 @@ from blockdiff.models.layers.canvas_rows import (
     make_ring_layout,
 )
 from blockdiff.models.layers.embedding import make_embedding
-from blockdiff.models.layers.flat import wants_flat
+from blockdiff.models.layers.flat import attends_flat, wants_flat
 from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
 from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
 from blockdiff.models.layers.parallel_experts import ParallelFeedForward
@@ -116,8 +116,11 @@ class DiffusionGemmaModel(LanguageModel):
         self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
     ) -> CanvasHostLayout:
         """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
+        is_deterministic = self.numerics.is_deterministic
         rules = LayoutRules(
-            separates_blocks=self.numerics.is_deterministic, is_flat=wants_flat(self.device)
+            separates_blocks=is_deterministic,
+            is_flat=wants_flat(self.device),
+            attends_flat=attends_flat(self.device, is_deterministic),
         )
         layout = make_host_layout(batch, caches.room, rules, shape)
         capacity = self.config.sliding.kept_positions(caches.room.max_context)

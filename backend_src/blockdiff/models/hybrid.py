@@ -15,7 +15,7 @@ from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.attention import GatedAttention
-from blockdiff.models.layers.flat import wants_flat
+from blockdiff.models.layers.flat import attends_flat, wants_flat
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
 from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
@@ -114,6 +114,7 @@ class HybridModel(LanguageModel):
             cover=None if coreset is None else _cover(coreset),
             separates_blocks=self.numerics.is_deterministic,
             is_flat=wants_flat(self.device),
+            attends_flat=attends_flat(self.device, self.numerics.is_deterministic),
         )
         return make_host_layout(batch, caches.room, rules, shape)
 

@@ -113,13 +113,15 @@ def make_canvas_host_layout(
     for number, group in enumerate(layout.groups):
         if group.wave is not None:
             waves.setdefault(group.wave, []).append(number)
-        places = _read_places(batch, group, capacity, is_full=shape is not None)
+        places = None
+        if not layout.attends_flat:
+            places = _read_places(batch, group, capacity, is_full=shape is not None)
         if places is not None:
             arrays[f"{number}.ring_places"] = places
     for wave, numbers in enumerate(waves.values()):
         segments = np.concatenate([layout.groups[number].members for number in numbers])
         own = _wave_arrays(batch, segments, capacity, shape)
-        if "written_map" in arrays:
+        if layout.attends_flat:
             own["kept_map"] = written_map(own["rows"], own["kept"], len(batch.token_ids))
         arrays |= {f"ring{wave}.{name}": array for name, array in own.items()}
     return CanvasHostLayout(
@@ -128,6 +130,7 @@ def make_canvas_host_layout(
         layout.groups,
         layout.page_length,
         layout.block_count,
+        layout.attends_flat,
         waves=tuple(tuple(numbers) for numbers in waves.values()),
     )
 

@@ -36,6 +36,8 @@ class LayoutRules(NamedTuple):
     """See ``group_segments``."""
     is_flat: bool = False
     """Whether any op goes by flat rows."""
+    attends_flat: bool = False
+    """Whether attention does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,8 @@ class HostLayout:
     page_length: int
     block_count: int | None
     """Blocks that rows are numbered by; None: routers do not ask."""
+    attends_flat: bool
+    """See ``LayoutRules``."""
 
 
 def make_host_layout(
@@ -92,16 +96,28 @@ def _lay_out(
         arrays["blocks"], count = blocks.numbers, blocks.count
     for number, group in enumerate(groups):
         pages = read_pages(table, batch.contexts, group, page_length, page_count)
-        own = _group_arrays(batch, group, pages, rules.is_block_causal)
+        own = _group_arrays(batch, group)
+        if not rules.attends_flat:
+            own |= _sight_arrays(batch, group, pages, rules.is_block_causal)
         if rules.is_flat:
             own |= flat_arrays(batch, group, pages, rules.is_block_causal)
         arrays |= {f"{number}.{name}": array for name, array in own.items()}
-    return HostLayout(batch, arrays, tuple(groups), page_length, count)
+    return HostLayout(batch, arrays, tuple(groups), page_length, count, rules.attends_flat)
 
 
-def _group_arrays(
+def _sight_arrays(
     batch: RoundBatch, group: GroupRows, pages: Ints | None, is_block_causal: bool
 ) -> dict[str, Array]:
+    """What padded rows need to attend."""
+    found: dict[str, Array] = {}
+    if pages is not None:
+        found["pages"] = pages
+    if is_block_causal:
+        found["block_lengths"] = batch.block_lengths[group.members]
+    return found
+
+
+def _group_arrays(batch: RoundBatch, group: GroupRows) -> dict[str, Array]:
     """What a group needs on the device; maps that it can do without are left out."""
     members = group.members
     found: dict[str, Array] = {
@@ -111,10 +127,6 @@ def _group_arrays(
     }
     if group.is_padded or len(members) != len(batch.slots):
         found["rows"] = group.rows.ravel()
-    if pages is not None:
-        found["pages"] = pages
-    if is_block_causal:
-        found["block_lengths"] = batch.block_lengths[members]
     if group.is_writing and batch.snapshots is not None:
         lines = batch.snapshots[members]
         picked = np.flatnonzero(lines >= 0)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockdiff.models.layers.flat import FlatGroup, attends_flat, flat_group
+from blockdiff.models.layers.flat import FlatGroup, flat_group
 from blockdiff.models.layers.grid_rows import GridRows, make_grid_rows
 from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.looks import Look, Sight
@@ -100,14 +100,13 @@ def make_layout(
 ) -> RoundLayout:
     """The layout of ``host``, whose arrays are the tensors ``moved`` of one device."""
     cos, sin = rope_angles(moved["positions"], *rotary)
-    count = host.block_count
-    is_flat = attends_flat(moved["positions"].device, numerics.is_deterministic)
+    count, page_length = host.block_count, None if host.attends_flat else host.page_length
     return RoundLayout(
         token_ids=moved["token_ids"],
         positions=moved["positions"],
         logit_rows=moved["logit_rows"],
         groups=tuple(
-            _group(group, moved, f"{number}.", None if is_flat else host.page_length, numerics)
+            _group(group, moved, f"{number}.", page_length, numerics)
             for number, group in enumerate(host.groups)
         ),
         unpad=moved.get("unpad"),
@@ -119,7 +118,7 @@ def make_layout(
         blocks=None if count is None else RowBlocks(moved["blocks"], count),
         row_count=moved.get("row_count"),
         logit_count=moved.get("logit_count"),
-        attends_flat=is_flat,
+        attends_flat=host.attends_flat,
     )
 
 

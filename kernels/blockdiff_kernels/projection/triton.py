@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import capability, ceil_div, dot_type, launch
 from blockdiff_kernels.projection import tiles
 from blockdiff_kernels.projection.epilogue import finish, sum_splits_kernel
@@ -158,10 +157,3 @@ def _start_split(
     }
     grid = (ceil_div(rows, tiles.SUM_ROWS), ceil_div(outputs, tiles.SUM_OUTPUTS))
     launch(sum_splits_kernel, grid, {name: arguments[name] for name in kept} | rest)
-
-
-def cost(rows: int, inputs: int, outputs: int, extra: float = 0, weight_bytes: float = 2) -> Cost:
-    """Of ``projection`` in bfloat16; ``extra`` bytes are the source's gate and the residual."""
-    activations = 2 * rows * (inputs + outputs)
-    flops = 2 * rows * inputs * outputs
-    return Cost(weight_bytes * inputs * outputs + activations + extra, flops)

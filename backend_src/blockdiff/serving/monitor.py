@@ -59,6 +59,24 @@ _COUNTERS = (
     ),
     *(
         (
+            "blockdiff_replayed_rounds_total",
+            key,
+            {"step": step},
+            "Rounds that replayed a captured step",
+        )
+        for step, key in (("forward", "rounds_replayed"), ("choice", "rounds_decided"))
+    ),
+    *(
+        (
+            "blockdiff_plain_rounds_total",
+            f"rounds_plain_{reason}",
+            {"reason": reason},
+            "Rounds that did not, where steps are captured",
+        )
+        for reason in ("long", "waves", "size")
+    ),
+    *(
+        (
             "blockdiff_forwards_total",
             f"forwards_{phase}",
             {"phase": phase},

@@ -11,10 +11,14 @@ from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.group import Group
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear
-from blockdiff_kernels.moe import gated, route_scaled
+from blockdiff_kernels.moe import route_scaled
 from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.norm.sums import Factors, Parallel, add_parallel, norm_of_sum
 from blockdiff_kernels.pointwise import FAST, Pointwise
+from blockdiff_kernels.projection import GatedPair, Normed, Source
 
+PLAIN = NormKind.PLAIN
 GELU = "gelu_tanh"
 
 
@@ -26,10 +30,9 @@ class GeluMlp:
     down: Linear  # I -> H
     pointwise: Pointwise = FAST
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [R, H] -> [R, H]."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(gated(gate, up, GELU, self.pointwise))
+    def __call__(self, source: Source) -> Tensor:
+        """Rows [R, H] -> [R, H]."""
+        return self.down.of(GatedPair(self.gate_up.of(source), GELU, self.pointwise))
 
 
 @dataclass
@@ -63,18 +66,20 @@ class ParallelFeedForward:
     eps: float
     group: Group  # its ranks' summands are added up before the norms that follow
 
-    def __call__(self, x: Tensor, hits: LayerHits | None = None) -> Tensor:
-        """x [R, H], the residual stream -> [R, H] to add to it; counts choices in ``hits``."""
-        dense = self.group.all_reduce(self.dense(plain_rms_norm(x, self.before_dense, self.eps)))
+    def __call__(self, x: Tensor, factors: Factors, hits: LayerHits | None = None) -> Tensor:
+        """The residual stream x [R, H] -> [R, H], all of it times ``factors``.
+
+        Choices are counted in ``hits``.
+        """
+        dense = self.group.all_reduce(self.dense(Normed(x, self.before_dense, self.eps, PLAIN)))
         # the router reads the residual stream itself
         weights, ids = self.router(x)
         if hits is not None:
             hits.add(ids)
         rows = plain_rms_norm(x, self.before_experts, self.eps)
         routed = self.group.all_reduce(self.experts(rows, weights, ids))
-        total = plain_rms_norm(dense, self.after_dense, self.eps)
-        total = total + plain_rms_norm(routed, self.after_experts, self.eps)
-        return plain_rms_norm(total, self.after_sum, self.eps)
+        norms = (self.after_dense, self.after_experts, self.after_sum)
+        return add_parallel(x, Parallel(dense, routed, *norms), factors, self.eps)
 
 
 @dataclass
@@ -88,5 +93,5 @@ class SelfConditioning:
 
     def __call__(self, x: Tensor, signal: Tensor) -> Tensor:
         """x, signal [P, H] -> [P, H]; a signal of zeros adds nothing, the norm still applies."""
-        added = self.group.all_reduce(self.mlp(plain_rms_norm(signal, self.before, self.eps)))
-        return plain_rms_norm(x + added, None, self.eps)
+        added = self.group.all_reduce(self.mlp(Normed(signal, self.before, self.eps, PLAIN)))
+        return norm_of_sum(x, added, self.eps)

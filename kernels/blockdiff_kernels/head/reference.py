@@ -54,10 +54,10 @@ def _peaks(scores: Tensor, rules: Rules) -> Peaks:
 
 
 def _without(scores: Tensor, banned: Tensor) -> Tensor:
-    rows, columns = (banned >= 0).nonzero(as_tuple=True)
-    kept = scores.clone()
-    kept[rows, banned[rows, columns].long()] = _NEVER
-    return kept
+    # a last column takes what bans nothing
+    wide = functional.pad(scores, (0, 1))
+    ids = torch.where(banned >= 0, banned.long(), scores.shape[1])
+    return wide.scatter_(1, ids, _NEVER)[:, :-1]
 
 
 def _drawn(scores: Tensor, best: Tensor, draws: RowDraws) -> Tensor:

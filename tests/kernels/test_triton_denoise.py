@@ -59,7 +59,8 @@ def random_round(seed: int, width: int, has_entropy: bool) -> tuple[Any, Any, Ch
 def assert_equal(table: Any, plan: Any, chosen: Chosen) -> None:
     want = decide(table, plan, chosen)
     lines = (None if line is None else torch.from_numpy(line) for line in chosen)
-    found = read_decisions(update_blocks(table, plan, Preview(*lines)).numpy())
+    packed = update_blocks(table, plan, Preview(*lines)).numpy()
+    found = read_decisions(packed, want.canvas.shape[1])
     for name in ("canvas", "log_probs", "is_open", "is_settled"):
         np.testing.assert_array_equal(getattr(found, name), getattr(want, name), name)
 
@@ -110,6 +111,6 @@ def test_device_renews_canvases_as_the_host(implementation: str, seed: int) -> N
         step = Step(*(torch.from_numpy(line.reshape(-1)) for line in lines))
         with using(f"denoise={implementation}"):
             packed = rounds._device_canvases.renew(table, chosen, step, fresh)
-        found = read_decisions(packed.numpy())
+        found = read_decisions(packed.numpy(), width)
         for name in ("canvas", "log_probs", "is_open", "is_settled"):
             np.testing.assert_array_equal(getattr(found, name), getattr(want, name), name)

@@ -83,7 +83,7 @@ class UniformRounds:
         if counts:
             statistics.publish(found.pop())
         if is_device:
-            return read_decisions(found[0])
+            return read_decisions(found[0], fresh.shape[1])
         said = Chosen(*(line.reshape(fresh.shape) for line in found))
         return self._decide(table, slots, said, fresh)
 

@@ -126,7 +126,7 @@ def test_replayed_kernels_decide_the_same(family: str, tmp_path: Path) -> None:
         drawn = {"temperature": 0.7, "seed": 3, "denoise_steps": 2}
         found = play(engine, [request(0, (5, 4), max_tokens=11, **drawn)])
         if recorder is not None:
-            assert engine.step_counts.replayed > 2 and engine.step_counts.decided > 2
+            assert engine.step_counts.replayed > 1 and engine.step_counts.decided > 1
         return [result for results in found.values() for result in results]
 
     expected = decide(tmp_path / "plain", None)

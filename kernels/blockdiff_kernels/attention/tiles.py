@@ -17,7 +17,7 @@ class AttentionTile(NamedTuple):
     keys: int
     values: int  # dimensions of the values; others are another program's, which scores again
     num_warps: int
-    num_stages: int
+    num_stages: int  # of two loads, pages and then keys: 5 hold three tiles of keys
 
 
 def attention_tile(
@@ -27,14 +27,14 @@ def attention_tile(
     is_small, is_tall = capability[0] < 9, rows > ROWS_OF_BLOCKS
     if itemsize > 2:
         return AttentionTile(64, 32 if dim <= 128 else 16, 128, 4, 1)
+    if dim > 256:
+        return AttentionTile(64, 32, 256, 4, 3) if is_small else AttentionTile(128, 32, 256, 8, 3)
     if dim > 128:
-        if is_small:
-            return AttentionTile(64, 32, 256, 8 if dim <= 256 else 4, 2)
-        # half of the rows on half of the warps would fill as many registers and spill some
-        return AttentionTile(128, 32, 256, 8, 3 if dim <= 256 else 2)
+        # 64 rows on 4 warps would take as many registers a thread, and spill some
+        return AttentionTile(64, 32, 256, 8, 3) if is_small else AttentionTile(128, 32, 256, 8, 5)
     if is_small:
         return AttentionTile(64, 32, 128, 4, 3)
-    return AttentionTile(128, 64, 128, 8, 3) if is_tall else AttentionTile(64, 64, 128, 4, 3)
+    return AttentionTile(128, 64, 128, 8, 5) if is_tall else AttentionTile(64, 64, 128, 4, 5)
 
 
 def count_parts(programs: int, keys: int, capability: tuple[int, int]) -> int:

@@ -127,7 +127,6 @@ def attend(
     for group in layout.groups:
         query, key = group.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         own = (query, key, group.pad(value))
-        assert group.look is not None, "the layout is padded"
         mixed.append(group.look(own, (keys, values), scale))
     return layout.flatten(mixed)
 

@@ -130,7 +130,6 @@ class SlidingCanvasAttention(CanvasAttention):
         query, key = rows.pad(turned).split_with_sizes((heads, value.shape[1]), dim=2)
         # every place of the rings is a page of its own
         keys, values = (self._places(store).unsqueeze(2) for store in self._stores(caches))
-        assert group.look is not None, "the layout is padded"
         return group.look((query, key, rows.pad(value)), (keys, values), NO_SCALING)
 
     def _write(self, turned: Tensor, value: Tensor, wave: RingWave, caches: CanvasCaches) -> None:

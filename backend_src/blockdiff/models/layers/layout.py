@@ -4,8 +4,9 @@ Made of tensors that the host has filled, by device operations alone, so that it
 captured step. Knows nothing of layers; every layer reads the same layout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ class SegmentGroup:
     lengths: Tensor | None  # [G] int64; None: all segments have T rows
     rows: Tensor | None  # [G * T] int64 flat rows, padding repeats the last; None: the whole round
     mask: Tensor | None  # [G, T] bool, False for padding; None: no padding
-    look: Look | None  # its attention over pages; None: it goes by flat rows
+    make_look: Callable[[], Look]
     snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
     snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
     flat: FlatGroup | None = None  # None: no op goes by flat rows
@@ -41,6 +42,11 @@ class SegmentGroup:
     @property
     def is_writing(self) -> bool:
         return self.host.is_writing
+
+    @cached_property
+    def look(self) -> Look:
+        """Its attention over pages; made when first asked for, as ops over flat rows never do."""
+        return self.make_look()
 
     def pad(self, x: Tensor) -> Tensor:
         """Flat rows [R, ...] -> [G, T, ...]."""
@@ -75,7 +81,7 @@ class RoundLayout:
     blocks: RowBlocks | None  # for routers that look at whole blocks
     row_count: Tensor | None  # [1] int32: rows from there on are fillers; None: there are none
     logit_count: Tensor | None  # [1] int32: the same of logit rows
-    attends_flat: bool  # no group has a look
+    attends_flat: bool  # nobody asks for a group's look
 
     def finishing(self) -> "RoundLayout":
         """The layout of the logit rows alone, for layers that need no more than count rows."""
@@ -100,13 +106,13 @@ def make_layout(
 ) -> RoundLayout:
     """The layout of ``host``, whose arrays are the tensors ``moved`` of one device."""
     cos, sin = rope_angles(moved["positions"], *rotary)
-    count, page_length = host.block_count, None if host.attends_flat else host.page_length
+    count = host.block_count
     return RoundLayout(
         token_ids=moved["token_ids"],
         positions=moved["positions"],
         logit_rows=moved["logit_rows"],
         groups=tuple(
-            _group(group, moved, f"{number}.", page_length, numerics)
+            _group(group, moved, f"{number}.", host.page_length, numerics)
             for number, group in enumerate(host.groups)
         ),
         unpad=moved.get("unpad"),
@@ -126,17 +132,17 @@ def _group(
     group: GroupRows,
     moved: Mapping[str, Tensor],
     own: str,
-    page_length: int | None,
+    page_length: int,
     numerics: Numerics,
 ) -> SegmentGroup:
-    """``page_length`` None: attention goes by flat rows."""
     lengths = moved[own + "lengths"]
     mask = None
     if group.is_padded:
         mask = torch.arange(group.width, device=lengths.device) < lengths.unsqueeze(1)
-    look = None
-    if page_length is not None:
-        look = numerics.look(_sight(group, moved, own, page_length, mask))
+
+    def make_look() -> Look:
+        return numerics.look(_sight(group, moved, own, page_length, mask))
+
     return SegmentGroup(
         host=group,
         slots=moved[own + "slots"],
@@ -144,7 +150,7 @@ def _group(
         lengths=lengths if group.is_padded else None,
         rows=moved.get(own + "rows"),
         mask=mask,
-        look=look,
+        make_look=make_look,
         snapshot_members=moved.get(own + "snapshot_members"),
         snapshot_lines=moved.get(own + "snapshot_lines"),
         flat=flat_group(group, moved, own),

@@ -192,10 +192,10 @@ def test_bfloat16(name: str) -> None:
 @pytest.mark.parametrize(
     "shape",
     [
-        Shape(((5, 300), (0, 0), (9, 1), (3, 40)), is_gated=True),
-        Shape(((5, 300), (12, 3)), is_gated=True, is_causal=True, dtype=torch.bfloat16),
-        Shape(((5, 90), (30, 0), (4, 7)), page_length=63, window=64, is_causal=True, kv_heads=2),
-        Shape(((17, 180), (3, 0)), page_length=127, window=128, scale=1.0, dim=80),
+        Shape(((5, 170), (0, 0), (9, 1)), is_gated=True),
+        Shape(((5, 130), (12, 3)), is_gated=True, is_causal=True, dtype=torch.bfloat16),
+        Shape(((5, 90), (30, 0)), page_length=63, window=64, is_causal=True, kv_heads=2),
+        Shape(((17, 140), (3, 0)), page_length=99, window=100, scale=1.0, dim=80),
     ],
     ids=["preview", "causal", "ring-encoder", "ring-canvas"],
 )

@@ -11,6 +11,7 @@ import torch
 
 from blockdiff.core import Phase
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.flat import attends_flat
 from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.transfer import to_device
@@ -74,6 +75,14 @@ def test_flat_rows_give_what_padded_ones_give(model: LanguageModel) -> None:
         strict=True,
     ):
         torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-4)
+
+
+def test_only_fast_numerics_attend_flat() -> None:
+    cpu = torch.device("cpu")
+    assert not attends_flat(cpu, is_deterministic=False)
+    with using(KERNELS):
+        assert attends_flat(cpu, is_deterministic=False)
+        assert not attends_flat(cpu, is_deterministic=True)
 
 
 def test_fillers_are_left_alone(model: LanguageModel) -> None:

@@ -4,6 +4,7 @@ keys of a segment are split. Knows nothing of what they compute."""
 from typing import NamedTuple
 
 SMALLEST = 16  # side of a product
+# of A100, H100 and B200, by major capability; others are taken to have as little as the first
 MULTIPROCESSORS = {8: 108, 9: 132, 10: 148}
 # tiles of more rows pay where a segment has more than those of a block
 ROWS_OF_BLOCKS = 512
@@ -24,9 +25,9 @@ def attention_tile(
     dim: int, rows: int, itemsize: int, capability: tuple[int, int]
 ) -> AttentionTile:
     """For ``rows`` per segment and key head, of padded head dimension ``dim``."""
-    is_small, is_tall = capability[0] < 9, rows > ROWS_OF_BLOCKS
+    is_small, is_tall = capability[0] not in (9, 10), rows > ROWS_OF_BLOCKS
     if itemsize > 2:
-        return AttentionTile(64, 32 if dim <= 128 else 16, 128, 4, 1)
+        return AttentionTile(64 if dim <= 256 else 32, 32 if dim <= 128 else 16, 128, 4, 1)
     if dim > 256:
         return AttentionTile(64, 32, 256, 4, 3) if is_small else AttentionTile(128, 32, 256, 8, 3)
     if dim > 128:
@@ -39,7 +40,7 @@ def attention_tile(
 
 def count_parts(programs: int, keys: int, capability: tuple[int, int]) -> int:
     """Parts of up to ``keys`` keys so that ``programs`` times as many fill the device."""
-    wanted = MULTIPROCESSORS[capability[0]] // max(programs, 1)
+    wanted = MULTIPROCESSORS.get(capability[0], MULTIPROCESSORS[8]) // max(programs, 1)
     return max(1, min(wanted, keys // KEYS_PER_PART, MOST_PARTS))
 
 

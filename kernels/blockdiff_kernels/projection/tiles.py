@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 # up to so many rows a source is computed where it is read, again for every tile of outputs
 FUSED_ROWS = 128
+# wider heads than that do not fit beside their gates
+LARGEST_HEAD = 128
 # programs that keep a GPU's memory busy
 PROGRAMS, ENOUGH = 128, 96
 # fewer tiles of columns for a program do not pay for adding up its sums

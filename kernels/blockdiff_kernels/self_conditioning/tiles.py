@@ -21,7 +21,7 @@ class Tile(NamedTuple):
 
 
 def choose(
-    rows: int, width: int, vocabulary: int, itemsize: int, capability: tuple[int, int]
+    rows: int, vocabulary: int, width: int, itemsize: int, capability: tuple[int, int]
 ) -> Tile:
     """Canvases have many rows: these are the tiles' long side, so that logits are read seldom."""
     if itemsize == 4:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from blockdiff_kernels.attention.sight import Past, Sight
 from blockdiff_kernels.attention.tiles import SMALLEST, attention_tile, count_parts, merge_rows
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import capability, ceil_div, launch, power_of_two
 from blockdiff_kernels.segments import Segments
 
@@ -288,16 +287,3 @@ def _merge(
     arguments |= {"heads": heads, "parts": parts, "BR": rows}
     grid = (ceil_div(segments.longest * heads, rows), segments.starts.shape[0])
     launch(merge_parts_kernel, grid, arguments)
-
-
-def cost(
-    rows: int, keys: int, segments: int, heads: tuple[int, int], dim: int, itemsize: int = 2
-) -> Cost:
-    """Of ``segments`` segments of ``rows`` rows that see ``keys`` cached keys and all own ones.
-
-    heads: query heads and key heads. Parts of the keys and their merging are not compulsory.
-    """
-    query, kv = heads
-    own, cached = segments * rows * (2 * query + 2 * kv), segments * keys * 2 * kv
-    flops = 4 * segments * rows * (keys + rows) * query * dim
-    return Cost((own + cached) * dim * itemsize, flops)

@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-from blockdiff_kernels.cost import Cost
-
 
 @triton.jit
 def convolve(
@@ -56,9 +54,3 @@ def keep_tail(p_x, p_tail, p_copy, o_c, m_c, m_copy, T, stride, C, W: tl.constex
         b_new = tl.where(i_r < 0, b_old, b_x.to(p_tail.dtype.element_ty))
         tl.store(p_tail + j * C + o_c, b_new, mask=m_c)
         tl.store(p_copy + j * C + o_c, b_new, mask=m_c & m_copy)
-
-
-def cost(rows: int, channels: int, taps: int, itemsize: int = 2) -> Cost:
-    """Of a convolution of [rows, channels] that is a kernel of its own."""
-    moved = 2 * rows * channels + channels * taps
-    return Cost(moved * itemsize, 2.0 * rows * channels * taps)

@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import ceil_div, launch, power_of_two
 from blockdiff_kernels.rope import reference, tiles
 
@@ -78,8 +77,3 @@ def angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
     }
     launch(angles_kernel, (ceil_div(rows, tile.rows),), arguments, tile.num_warps)
     return cos, sin
-
-
-def cost(rows: int, half: int) -> Cost:
-    """Of ``angles`` of [rows] for ``half`` frequencies."""
-    return Cost(8 * rows + 4 * half + 8 * rows * half, 30 * rows * half)

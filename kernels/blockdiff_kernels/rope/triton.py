@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import ceil_div, launch, power_of_two
 from blockdiff_kernels.rope import tiles
 from blockdiff_kernels.rope.heads import HeadNorm, Heads, Scaling, Store
@@ -157,13 +156,3 @@ def write_rows(key: Tensor, value: Tensor, store: Store) -> None:
         "BD": power_of_two(dim),
     }
     launch(write_rows_kernel, (ceil_div(rows, tile.rows), heads), arguments, tile.num_warps)
-
-
-def cost(rows: int, written: int, heads: Heads, dim: int, itemsize: int = 2) -> Cost:
-    """Of ``turn_and_write`` of ``rows`` of which ``written`` go to the store.
-
-    The rows of query, key and value heads count once in and once out, whatever is written.
-    """
-    width = (heads.query + 2 * heads.kv) * dim
-    stored = written * 2 * heads.kv * dim
-    return Cost((2 * rows * width + stored) * itemsize, 10 * rows * width)

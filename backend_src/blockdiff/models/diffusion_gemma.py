@@ -39,6 +39,7 @@ from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.pages import CachePool, CacheSizes, make_room
+from blockdiff_kernels.head import Peaks, Rules, expect
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.norm.sums import Factors, add_normed
@@ -189,6 +190,13 @@ class DiffusionGemmaModel(LanguageModel):
 
         key = ("expect", *self.output.shape)
         return self.group.all_reduce(self.numerics.run(key, expected, scaled_logits))
+
+    @torch.inference_mode()
+    def expect_rows(self, hidden: Tensor, rules: Rules, peaks: Peaks) -> Tensor:
+        """See ``models.base``."""
+        assert self.output_head is not None, "rows and their probabilities are all here"
+        own = expect(hidden, *self.output_head, rules, peaks)
+        return own * torch.tensor(self.config.hidden_size**0.5, dtype=own.dtype)
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

@@ -101,10 +101,11 @@ def project(
 
 
 def _fits(own: SourceArguments, weights: Weights) -> bool:
-    """Whether tiles can be heads: not too wide, parts of a scale's columns, of whole bytes."""
-    is_inside = not own.columns or weights.width % own.columns == 0
-    has_whole_bytes = own.columns * weights.bits % 8 == 0
-    return is_inside and has_whole_bytes and own.columns <= tiles.LARGEST_HEAD
+    """Whether tiles can be heads: not too many bytes, whole ones, inside a scale's columns."""
+    if not own.columns:
+        return True
+    is_small = own.columns <= tiles.LARGEST_HEAD and weights.bits <= 16
+    return is_small and own.columns * weights.bits % 8 == 0 and weights.width % own.columns == 0
 
 
 def _shape(own: SourceArguments, weights: Weights) -> tiles.Shape:

@@ -104,7 +104,7 @@ def _fits(own: SourceArguments, weights: Weights) -> bool:
     """Whether tiles can be heads: not too many bytes, whole ones, inside a scale's columns."""
     if not own.columns:
         return True
-    is_small = own.columns <= tiles.LARGEST_HEAD and weights.bits <= 16
+    is_small = own.columns <= tiles.LARGEST_HEAD and own.dtype != torch.float32
     return is_small and own.columns * weights.bits % 8 == 0 and weights.width % own.columns == 0
 
 

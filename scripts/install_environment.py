@@ -24,6 +24,7 @@ STAMP = VENV / ".installed"
 CONSTRAINTS = ROOT / "constraints.txt"
 INPUTS = (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__).resolve())
 VERSIONS = ((3, 10), (3, 11), (3, 12))
+TRITON = "triton"
 
 
 class InstallError(Exception):
@@ -75,12 +76,15 @@ def install() -> None:
     torch = pinned("torch")
     check_torch(torch)
     step(2, f"{torch} (the largest download, about 200 MB)")
-    pip("install", "--constraint", str(CONSTRAINTS), torch)
+    free_triton = constraints_without(TRITON)
+    pip("install", "--constraint", str(free_triton), torch)
     step(3, "packages pinned in constraints.txt")
-    pip("install", "--constraint", str(CONSTRAINTS), "setuptools", "wheel")
-    extras = f"{ROOT}[eval,test]"
+    # The CUDA build of torch brings the triton it was made with; the CPU build brings none.
+    constraints = free_triton if has_package(TRITON) else CONSTRAINTS
+    pip("install", "--constraint", str(constraints), "setuptools", "wheel")
+    extras = f"{ROOT}[eval,kernels,test]"
     # Building without isolation uses the pinned setuptools instead of fetching another.
-    pip("install", "--no-build-isolation", "--constraint", str(CONSTRAINTS), "--editable", extras)
+    pip("install", "--no-build-isolation", "--constraint", str(constraints), "--editable", extras)
     step(4, "tritonserver and the shared libpython it needs")
     fetch_server()
     STAMP.write_text(fingerprint())
@@ -98,6 +102,20 @@ def pinned(name: str) -> str:
         if line.startswith(f"{name}=="):
             return line.split(";")[0].strip()
     raise InstallError(f"constraints.txt has no line {name}==")
+
+
+def constraints_without(name: str) -> Path:
+    """A copy of constraints.txt in the environment that leaves the version of ``name`` open."""
+    lines = CONSTRAINTS.read_text().splitlines(keepends=True)
+    copy = VENV / f"constraints-without-{name}.txt"
+    copy.write_text("".join(line for line in lines if not line.startswith(f"{name}==")))
+    return copy
+
+
+def has_package(name: str) -> bool:
+    """Whether the environment has ``name``."""
+    code = f"from importlib.metadata import version; version({name!r})"
+    return subprocess.run([str(PYTHON), "-c", code], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def check_torch(requirement: str) -> None:

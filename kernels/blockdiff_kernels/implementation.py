@@ -8,9 +8,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 VARIABLE = "BLOCKDIFF_KERNELS"
 AUTO = "auto"
@@ -47,6 +50,7 @@ REFERENCE, CPU, TRITON = Implementation
 Choices = Mapping[str, Implementation]
 
 
+@lru_cache(maxsize=64)
 def parse_choices(text: str) -> Choices:
     """Choices by op from ``auto``, one implementation for all ops, or ``op=implementation,...``.
 
@@ -59,8 +63,10 @@ def parse_choices(text: str) -> Choices:
         if op != EVERY and op not in OPS:
             raise ValueError(f"{part!r}: no such op; one of {', '.join(OPS)}")
         if name == AUTO:
-            kept = {} if op == EVERY else {key: own for key, own in found.items() if key != op}
-            found = kept
+            every = found.get(EVERY)
+            if op != EVERY and every is not None:
+                found = {key: found.get(key, every) for key in OPS}
+            found = {} if op == EVERY else {key: own for key, own in found.items() if key != op}
             continue
         if name not in list(Implementation):
             allowed = ", ".join((AUTO, *Implementation))
@@ -71,11 +77,25 @@ def parse_choices(text: str) -> Choices:
     return MappingProxyType(found)
 
 
-_choices: Choices = parse_choices(os.environ.get(VARIABLE, AUTO))
+def spell_choices(choices: Choices) -> str:
+    """A text that ``parse_choices`` makes the same choices of."""
+    parts = sorted(choices.items(), key=lambda item: item[0] != EVERY)
+    return ",".join(str(own) if op == EVERY else f"{op}={own}" for op, own in parts) or AUTO
 
 
-def set_choices(choices: Choices) -> None:
-    """Use ``choices`` from now on; before a model is loaded, as weights are prepared for them."""
+_choices: Choices | None = None
+
+
+def current_choices() -> Choices:
+    """Those that were set, or else the variable's; ValueError where it makes no sense."""
+    return parse_choices(os.environ.get(VARIABLE, AUTO)) if _choices is None else _choices
+
+
+def set_choices(choices: Choices | None) -> None:
+    """Use ``choices`` from now on; before a model is loaded, as weights are prepared for them.
+
+    None: the variable's.
+    """
     global _choices
     _choices = choices
 
@@ -92,7 +112,7 @@ def using(text: str) -> Iterator[None]:
 
 
 def choose(
-    op: str, device: torch.device, available: tuple[Implementation, ...] = (REFERENCE, TRITON)
+    op: str, device: "torch.device", available: tuple[Implementation, ...] = (REFERENCE, TRITON)
 ) -> Implementation:
     """The implementation of ``op`` for tensors of ``device``.
 
@@ -100,7 +120,12 @@ def choose(
     op has no own implementation for is computed by its definition.
     """
     assert op in OPS, op
-    wanted = _choices.get(op, _choices.get(EVERY))
-    if wanted is None:
-        wanted = CPU if device.type == "cpu" else TRITON
+    wanted = wanted_for(op, device.type)
     return wanted if wanted in available else REFERENCE
+
+
+def wanted_for(op: str, device_type: str) -> Implementation:
+    """The implementation to take for ``op`` on cpu or cuda if there is one."""
+    choices = current_choices()
+    wanted = choices.get(op, choices.get(EVERY))
+    return wanted or (CPU if device_type == "cpu" else TRITON)

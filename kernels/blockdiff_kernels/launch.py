@@ -62,13 +62,20 @@ def launch(
     num_warps: int = 4,
     num_stages: int = 1,
 ) -> None:
-    """Start ``kernel`` on ``grid`` with ``arguments`` by name, constants included."""
+    """Start ``kernel`` on ``grid`` with ``arguments`` by name, constants included.
+
+    Tensors without memory (device ``meta``) have nothing to compute, as with torch's own ops.
+    """
     options = {"num_warps": num_warps, "num_stages": num_stages}
     recorder = _recorder.get()
     if recorder is not None:
         recorder.record(Launch(kernel, grid, arguments, options))
-    elif all(grid):
+    elif all(grid) and not any(map(_is_meta, arguments.values())):
         kernel[grid](**arguments, **options)
+
+
+def _is_meta(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_meta
 
 
 def capability(like: Tensor) -> tuple[int, int]:

@@ -4,7 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
-from blockdiff.cli.serve import how_to_call
+from blockdiff.cli.serve_run import how_to_call
 from blockdiff.embedded import TritonServer
 from blockdiff.serving.fields import BY_NAME
 from blockdiff.serving.messages import parse_messages

@@ -8,6 +8,7 @@ from blockdiff.cli.line_fields import check_fields, parse_line
 from blockdiff.cli.request_lines import Job, build_request
 from blockdiff.cli.run_jobs import Outcome, run_jobs
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.models.trunk import LanguageModel
 
 from . import cases
 
@@ -28,8 +29,10 @@ def test_entries_are_there() -> None:
     assert len(CASES) == 7 and sum(counts.values()) == 207
 
 
-def run(case: str, entries: list[dict[str, Any]], slots: int) -> list[Outcome]:
-    model = cases.model(case)
+def run(
+    case: str, entries: list[dict[str, Any]], slots: int, model: LanguageModel | None = None
+) -> list[Outcome]:
+    model = cases.model(case) if model is None else model
     jobs = []
     for uid, entry in enumerate(entries):
         fields = check_fields(parse_line(cases.as_line(entry)))

@@ -7,43 +7,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from blockdiff.checkpoint import load_model, meta_model
+from blockdiff.checkpoint import meta_model
 from blockdiff.config import parse_config
 from blockdiff.core import Phase
-from blockdiff.models import registry
 from blockdiff.models.base import RoundBatch, Segment
-from blockdiff.models.expert_layout import ONE_BY_ONE
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.pages import CachePool, CacheWork, Ints
-from tests.unit.planning.families import GEMMA, LLADA2, QWEN3_MOE, SDAR
 
-from .checkpoints import TINY, write
+from .families import FAMILIES, make_model
 
 BLOCK, PAGE, SLOTS, CONTEXT = 8, 16, 3, 96
 POOL = CachePool(pages=40, page_length=PAGE, snapshots=2)
-FAMILIES: dict[str, dict[str, Any]] = {
-    "hybrid A": {**TINY, "model_type": "qwen3_5_moe"},
-    "hybrid B": {**TINY, "preview_formulation": "B"},
-    "hybrid C": TINY,
-    "coreset": {**TINY, "expert_coreset": {"rule": "max_pool", "capacity": 3}},
-    "llada2": LLADA2,
-    "llada2 pools": {**LLADA2, "expert_capacity": 4},
-    "sdar": SDAR,
-    "qwen3": QWEN3_MOE,
-    # a ring of 15 places, shorter than the prompts
-    "diffusion_gemma": GEMMA,
-}
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LanguageModel:
-    config = FAMILIES[request.param]
-    shapes = registry.FAMILIES[config["model_type"]].shapes(parse_config(config), ONE_BY_ONE)
-    torch.manual_seed(3)
-    tensors = {name: 0.3 * torch.randn(shape) for name, shape in shapes.items()}
-    return load_model(write(tmp_path_factory.mktemp("model"), tensors, config))
+    return make_model(request.param, tmp_path_factory.mktemp("model"))
 
 
 def segment(phase: Phase, slot: int, context: int, count: int) -> Segment:

@@ -12,17 +12,20 @@ from pathlib import Path
 
 import torch
 
+from blockdiff.checkpoint.packing import pack_projections
 from blockdiff.checkpoint.quantized_names import QuantizedNames, read_quantized_names
 from blockdiff.checkpoint.quantized_source import make_source
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
 from blockdiff.checkpoint.report import LoadMeter, LoadReport
 from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
+from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import AnyConfig, load_config, read_json, unused_keys
 from blockdiff.errors import ConfigError
 from blockdiff.models.expert_layout import find_layout
 from blockdiff.models.group import ALONE, Group, InOrder
+from blockdiff.models.numerics import PACKED
 from blockdiff.models.registry import FAMILIES, Family
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
@@ -112,12 +115,11 @@ def load_with_report(
     if progress is not None:
         files.log.on_bytes = lambda done: progress(done, total)
     options = (checked.needed, target, DTYPES[dtype], checked.family.float32)
-    source: WeightSource = make_source(checked.quantized, dtype, options)
-    if deterministic:
-        source = SteadySource(source)
+    source = _with_numerics(make_source(checked.quantized, dtype, options), deterministic)
     if group.size > 1:
         source = SplitSource(source, share)
     model = checked.family.build(share.local(), source, share)
+    pack_projections(model)
     model.bytes_read = files.log.bytes_kept
     for shard in files.shards:
         shard.require_unchanged()
@@ -126,6 +128,14 @@ def load_with_report(
     bound = max(sizes) + (sum(sizes) if target.type == "cpu" else 0)
     report = meter.report(len(checked.needed), files.log.bytes_read, bound)
     return LoadedModel(model, report, checked.notes)
+
+
+def _with_numerics(source: DenseSource, deterministic: bool) -> WeightSource:
+    if deterministic:
+        return SteadySource(source)
+    if source.device.type == "cpu":
+        source.numerics = PACKED
+    return source
 
 
 def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:

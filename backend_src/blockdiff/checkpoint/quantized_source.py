@@ -98,7 +98,7 @@ class QuantizedSource(DenseSource, ABC):
         hidden = self._hidden(names)
         gate_up, down = self._zeros(2 * names.inner, hidden), self._zeros(hidden, names.inner)
         self._copy_routed(names, layout, number, (*gate_up.split(names.inner), down))
-        return DenseLinear(gate_up), DenseLinear(down)
+        return self.numerics.linear(DenseLinear(gate_up)), self.numerics.linear(DenseLinear(down))
 
     def _shared_expert(self, own: str, rank: int, ways: int) -> tuple[Linear, Linear]:
         width = self._shared_inner(own) // ways

@@ -1,13 +1,17 @@
-"""The tensors that a model object holds, each memory once. Knows nothing of families."""
+"""What a model object holds: its parts, and its tensors, each memory once.
+
+Knows nothing of families.
+"""
 
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
+from blockdiff_kernels.packed import is_packed, packed_bytes
 
-def model_tensors(model: object) -> list[Tensor]:
-    """Every tensor reachable from ``model``; of tensors that share memory, one."""
-    found: dict[int, Tensor] = {}
+
+def model_parts(model: object) -> Iterator[object]:
+    """Everything reachable from ``model``, each object once."""
     seen: set[int] = set()
     waiting: list[object] = [model]
     while waiting:
@@ -15,16 +19,26 @@ def model_tensors(model: object) -> list[Tensor]:
         if id(item) in seen:
             continue
         seen.add(id(item))
+        yield item
+        if not isinstance(item, Tensor):
+            waiting += _parts(item)
+
+
+def model_tensors(model: object) -> list[Tensor]:
+    """Every tensor reachable from ``model``; of tensors that share memory, one."""
+    found: dict[int, Tensor] = {}
+    for item in model_parts(model):
         if isinstance(item, Tensor):
             # Tensors without memory share an address, but not themselves.
-            found.setdefault(item.untyped_storage().data_ptr() or id(item), item)
-        else:
-            waiting += _parts(item)
+            address = 0 if is_packed(item) else item.untyped_storage().data_ptr()
+            found.setdefault(address or id(item), item)
     return list(found.values())
 
 
 def tensor_bytes(tensor: Tensor) -> int:
     """Memory that a tensor holds on to, also where it shows only a part of it."""
+    if is_packed(tensor):
+        return packed_bytes(tensor)
     return int(tensor.untyped_storage().nbytes())
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from blockdiff.models.expert_layout import ExpertLayout, layout_below
-from blockdiff.models.layers.experts import DenseExperts, Experts
+from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import DenseLinear, Linear, Span
 from blockdiff.models.numerics import PLAIN, Numerics
 from blockdiff.models.source import WHOLE, ExpertNames, Part
@@ -30,6 +30,7 @@ class DenseSource:
     """A ``WeightSource`` whose projections are matrices in ``dtype``."""
 
     numerics: Numerics = PLAIN
+    """Of the model; what it makes of projections and experts is settled when they are read."""
 
     def __init__(
         self,
@@ -53,7 +54,9 @@ class DenseSource:
         self, module: str, rows: Sequence[Span] | None = None, columns: Span | None = None
     ) -> Linear:
         """See ``WeightSource``."""
-        return DenseLinear(self._cut(module + ".weight", rows, columns, self.dtype))
+        return self.numerics.linear(
+            DenseLinear(self._cut(module + ".weight", rows, columns, self.dtype))
+        )
 
     def experts(self, names: ExpertNames, part: Part = WHOLE) -> Experts:
         """See ``WeightSource``."""
@@ -61,16 +64,17 @@ class DenseSource:
         count, width = names.count // ways, names.inner
         shared = self._shared_width(names) // ways
         total, hidden = count + -(-shared // width), self._hidden(names)
-        gate_up = self._zeros(total, 2 * width, hidden)
-        down = self._zeros(total, width, hidden)
+        like = torch.empty(0, device=self.device, dtype=self.dtype)
+        stack = self.numerics.stack(total, width, hidden, like)
         layout = layout_below(self.tensors, names.routed)
         for index in range(count):
-            places = (*gate_up[index].split(width), down[index].t())
+            gate_up, down = stack.place()
+            places = (*gate_up.split(width), down.t())
             self._copy_routed(names, layout, rank * count + index, places)
-        for index, offset in enumerate(range(0, shared, width), start=count):
+        for offset in range(0, shared, width):
             start, stop = rank * shared + offset, rank * shared + min(offset + width, shared)
-            self._copy_parts(f"{names.shared}", (start, stop), gate_up[index], down[index])
-        return DenseExperts(gate_up, down, names.activation)
+            self._copy_parts(f"{names.shared}", (start, stop), *stack.place())
+        return stack.finish(names.activation)
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, device=self.device, dtype=self.dtype)

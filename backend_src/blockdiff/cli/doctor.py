@@ -17,6 +17,8 @@ from blockdiff.embedded import checks
 from blockdiff.embedded.checks import Finding, guarded
 from blockdiff.errors import BlockdiffError, ConfigError
 from blockdiff.host_memory import available_memory
+from blockdiff.kernel_choice import implementation_of, triton_version, use_kernels
+from blockdiff_kernels.implementation import OPS, Implementation, current_choices, spell_choices
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -55,6 +57,7 @@ def examine(
         ("shared memory", checks.check_shared_memory),
         ("ports", partial(checks.check_ports, host, ports)),
         ("torch", check_torch),
+        ("kernels", check_kernels),
         ("processor", checks.check_processor),
         ("perf_analyzer", checks.check_perf_analyzer),
     ]
@@ -72,6 +75,30 @@ def check_torch() -> Finding:
     devices = torch.cuda.device_count()
     seen = f"{devices} CUDA device{'s' if devices != 1 else ''}" if devices else "CPU only"
     return Finding("torch", "ok", f"{torch.__version__}, {seen}, {torch.get_num_threads()} threads")
+
+
+def check_kernels() -> Finding:
+    """Which implementations of the kernels run where, and whether the choice can run."""
+    from torch.cuda import device_count
+
+    places = ["cpu", "cuda"] if device_count() else ["cpu"]
+    for place in places:
+        use_kernels(None, place)
+    said = "; ".join(f"on {place}: {_in_words(place)}" for place in places)
+    compiler = triton_version() or "is not installed"
+    return Finding(
+        "kernels", "ok", f"{spell_choices(current_choices())}: {said}; triton {compiler}"
+    )
+
+
+def _in_words(device: str) -> str:
+    """Ops by the implementation that runs, the rest of them after the named ones."""
+    ops: dict[Implementation, list[str]] = {}
+    for op in OPS:
+        ops.setdefault(implementation_of(op, device), []).append(op)
+    *rarer, usual = sorted(ops, key=lambda own: len(ops[own]))
+    named = [f"{own} for {', '.join(ops[own])}" for own in rarer]
+    return ", ".join([*named, f"{usual} for the rest" if named else str(usual)])
 
 
 def check_model(model: Path, dtype: str) -> list[Finding]:

@@ -21,6 +21,10 @@ Deterministic = Annotated[
     bool,
     typer.Option("--deterministic", help="A request's output has the same bits in any batch."),
 ]
+Kernels = Annotated[
+    str | None,
+    typer.Option(help="auto, reference, cpu, triton or op=implementation,... [default: auto]"),
+]
 
 
 def optional_bytes(flag: str, text: str | None) -> int | None:

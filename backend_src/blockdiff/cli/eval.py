@@ -18,7 +18,7 @@ from rich.console import Console
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.cli.checkers import CHECKERS
 from blockdiff.cli.dtype_option import ComputeDtype
-from blockdiff.cli.engine_options import TruncateLastBlock
+from blockdiff.cli.engine_options import Kernels, TruncateLastBlock
 from blockdiff.cli.eval_compare import (
     COMPARE_NOTE,
     Comparison,
@@ -48,6 +48,7 @@ from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
 from blockdiff.errors import ConfigError, RequestError
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 from blockdiff.serving.messages import parse_messages, parse_tools
@@ -93,6 +94,7 @@ def evaluate(
     truncate_last_block: TruncateLastBlock = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: ComputeDtype = "float32",
+    kernels: Kernels = None,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     compare: Annotated[
@@ -106,6 +108,7 @@ def evaluate(
     """Measure exact match, tokens per forward and tokens/s per task, for many decoding settings."""
     numbers = _numbers("thresholds", thresholds, float), _numbers("steps", steps, int)
     path = prompts or model / PROMPTS_FILE
+    use_kernels(kernels, device)
     check_folders({"png": png, "out": out})
     wanted = EngineConfig(max_slots=concurrency, truncate_last_block=truncate_last_block)
     tokenizer = load_tokenizer(model)

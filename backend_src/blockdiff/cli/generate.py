@@ -4,7 +4,6 @@ Knows flags, files and output; the engine does the work.
 """
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
 
 from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.engine_options import (
     Deterministic,
+    Kernels,
     KvCacheSize,
     PrefixCache,
     TruncateLastBlock,
@@ -35,11 +34,13 @@ from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
 from blockdiff.cli.request_lines import Job, build_request
-from blockdiff.cli.run_jobs import Outcome, as_json, require_success, run_jobs
+from blockdiff.cli.run_jobs import Outcome, require_success, run_jobs
+from blockdiff.cli.show_outcome import print_json, print_text
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 from blockdiff.text import Tokenizer
@@ -102,6 +103,7 @@ def generate(
     prefix_cache: PrefixCache = True,
     truncate_last_block: TruncateLastBlock = False,
     deterministic: Deterministic = False,
+    kernels: Kernels = None,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
     expert_statistics: Annotated[
@@ -136,6 +138,7 @@ def generate(
         "ignore_eos": ignore_eos or None,
         "mode": None if mode is None else str(mode),
     }
+    use_kernels(kernels, device, deterministic)
     if expert_statistics is not None:
         check_file(expert_statistics)
     lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})
@@ -157,7 +160,7 @@ def generate(
         expert_statistics_interval=0 if expert_statistics is None else 1,
     )
     engine = _build_engine(loaded, tokenizer, jobs, wanted, draws)
-    show = _print_json if output is OutputFormat.json else _print_text
+    show = print_json if output is OutputFormat.json else print_text
     ended = {} if draws is None else draws.ended
 
     def finish(outcome: Outcome) -> None:
@@ -270,31 +273,3 @@ def _write_statistics(engine: Engine, path: Path) -> None:
     counts = engine.publish_statistics()
     assert counts is not None, "there were rounds, and the model has experts"
     write_statistics(counts, path)
-
-
-def _print_json(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:
-    shown = as_json(outcome, engine.model.info.eos_token_ids, tokenizer)
-    sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
-
-
-def _print_text(outcome: Outcome, engine: Engine, tokenizer: Tokenizer | None) -> None:
-    shown = as_json(outcome, engine.model.info.eos_token_ids, tokenizer)
-    console = Console(highlight=False, soft_wrap=True)
-    if shown.get("name"):
-        console.print(shown["name"], style="bold", markup=False)
-    if shown.get("error"):
-        console.print(f"failed: {shown['error']}", style="red", markup=False)
-        return
-    ids = ",".join(str(token) for token in shown["output_ids"])
-    console.print(ids if shown["text"] is None else shown["text"], markup=False)
-    counts = outcome.forwards
-    previews = f"{counts.preview} previews in {len(outcome.blocks)} blocks"
-    steps = " ".join(str(block.denoise_steps) for block in outcome.blocks)
-    how = f"{counts.commit} commits" if counts.commit else f"{previews} ({steps})"
-    console.print(
-        f"{shown['finish_reason']}: {shown['num_input_tokens']} tokens in, "
-        f"{shown['num_output_tokens']} out, {how}, {outcome.seconds:.2f} s",
-        style="dim",
-        markup=False,
-    )

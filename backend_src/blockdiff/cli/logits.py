@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.engine_options import Kernels
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.errors import ConfigError, RequestError
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def logits(
     block_length: Annotated[int | None, typer.Option(help="Block length.")] = None,
     dtype: ComputeDtype = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    kernels: Kernels = None,
     tensor_parallel: TensorParallel = 1,
     tensor_parallel_timeout: RankTimeout = RANK_TIMEOUT,
 ) -> None:
@@ -44,6 +47,7 @@ def logits(
         "block_length": block_length,
     }
     _check_usage(single, requests, out)
+    use_kernels(kernels, device)
     parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
     _run(model, out, single, requests, (device, dtype, parallel))
 

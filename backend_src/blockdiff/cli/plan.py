@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from blockdiff.cli import speed_options as option
 from blockdiff.cli.dtype_option import short_dtype
 from blockdiff.cli.plan_advice import DEFAULT_SLOTS, notes, serve_command, verdict
 from blockdiff.cli.plan_bar import memory_bar
@@ -48,9 +49,10 @@ def plan(
     model: Annotated[
         Path, typer.Option(help="Checkpoint folder or config.json.", show_default=False)
     ],
+    command_line: typer.Context,
     device_memory: Annotated[
         str, typer.Option(help="Memory of one device, such as 80GiB.", show_default=False)
-    ],
+    ] = "",
     dtype: Annotated[
         Dtype | None, typer.Option(help="How weights are kept; default: as stored, else bf16.")
     ] = None,
@@ -66,11 +68,35 @@ def plan(
         float, typer.Option(min=0, max=0.9, help="Share of the memory to leave free.")
     ] = 0.25,
     device: Annotated[Device, typer.Option(help="Whose runtime overhead to count.")] = Device.cuda,
+    speed: option.Speed = False,
+    gpu: option.Gpu = "h200",
+    bandwidth: option.Bandwidth = None,
+    flops: option.Flops = None,
+    context: option.Context = 2048,
+    batches: option.Batches = "1,4,16,64",
+    coreset: option.Coreset = None,
+    diversity: option.Diversity = 1.0,
+    state_dtype: option.StateDtype = "fp32",
+    png: option.Png = None,
     output: Annotated[Output, typer.Option("--format")] = Output.table,
 ) -> None:
-    """Say what memory a model needs, how many requests fit, and what to change if it does not."""
-    memory = parse_size("device-memory", device_memory)
+    """Say what memory a model needs, how many requests fit, and what to change if it does not.
+
+    With --speed: how many tokens a second bytes and operations allow, computed and not measured.
+    """
+    option.check_flags(_given(command_line), speed)
     found = read_model(model)
+    if speed:
+        # the ops' costs come with torch, which takes seconds to import
+        from blockdiff.cli import plan_speed
+
+        kept = choose_dtype(found.stored_kind, dtype)
+        asked = plan_speed.make_question(
+            found, kept, block_length or found.shape.block_length, command_line.params
+        )
+        plan_speed.run(asked, kept, batches, output is Output.json, png)
+        return
+    memory = parse_size("device-memory", device_memory)
     setup = Setup(
         device_memory=memory,
         dtype=choose_dtype(found.stored_kind, dtype),
@@ -86,6 +112,12 @@ def plan(
         typer.echo(json.dumps({**made.as_json(), "notes": notes(made)}, indent=1))
     else:
         show(made, serve_command(made, model))
+
+
+def _given(command_line: typer.Context) -> list[str]:
+    """Names of the parameters that were typed, not defaulted."""
+    sources = {name: command_line.get_parameter_source(name) for name in command_line.params}
+    return [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
 
 
 def choose_dtype(stored: str | None, asked: Dtype | None) -> str:

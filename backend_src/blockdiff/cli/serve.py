@@ -3,18 +3,16 @@
 Knows the command line and the repository's settings; starting and watching is blockdiff.embedded's.
 """
 
-import json
-import signal
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import typer
 
 from blockdiff.cli import serve_options as option
 from blockdiff.cli.dtype_option import ServedDtype
-from blockdiff.cli.engine_options import optional_bytes
+from blockdiff.cli.engine_options import Kernels, optional_bytes
 from blockdiff.cli.serve_options import ServeOptions
+from blockdiff.cli.serve_run import HEARTBEAT, RELAY, run_supervised, say
 from blockdiff.cli.serve_weights import verify_served_weights, weights_parameters
 from blockdiff.embedded import TritonInstallation, TritonServer, find_installation
 from blockdiff.embedded.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
@@ -26,15 +24,14 @@ from blockdiff.embedded.repository import (
     model_names,
     template_repository,
 )
-from blockdiff.embedded.supervisor import Supervisor, SupervisorPolicy
+from blockdiff.embedded.supervisor import SupervisorPolicy
 from blockdiff.embedded.work_folder import work_folder
 from blockdiff.errors import ConfigError
-from blockdiff.serving.relay import CancelRelay
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.weights.identity import WeightsIdentity
 
 # What callers name; Triton loads what these need.
 ENTRY_MODELS = ("ensemble", "unary")
-RELAY = "relay.sock"
 
 
 def make_server(
@@ -93,76 +90,11 @@ def model_environment(options: ServeOptions, work: Path) -> dict[str, str]:
         "BLOCKDIFF_THREADS": options.threads,
         "BLOCKDIFF_MAX_CONTEXT": options.max_context,
         "BLOCKDIFF_RELAY_SOCKET": work / RELAY,
-        HEARTBEAT_VARIABLE: work / "heartbeat.json",
+        HEARTBEAT_VARIABLE: work / HEARTBEAT,
         # The engine's own thread count rules; tokenizers would warn after the backend's fork.
         "TOKENIZERS_PARALLELISM": "false",
     }
     return {name: str(value) for name, value in values.items() if value is not None}
-
-
-def how_to_call(server: TritonServer, log_file: Path) -> str:
-    """What to type now, for a person."""
-    messages = json.dumps(json.dumps([{"role": "user", "content": "sort 52 7 31 88"}]))
-    body = f'{{"messages": {messages}, "max_tokens": 64, "stream": %s}}'
-    generate = f"{server.http_url}/v2/models/ensemble"
-    return "\n".join(
-        [
-            f"ready: HTTP {server.http_url}  gRPC {server.grpc_url}  metrics {server.metrics_url}",
-            f"server log: {log_file}",
-            "whole answer:",
-            f"  curl -s {generate}/generate -d '{body % 'false'}'",
-            "block by block:",
-            f"  curl -sN {generate}/generate_stream -d '{body % 'true'}'",
-            "chat in the terminal:",
-            f"  blockdiff-client chat --url {server.grpc_url}",
-            "press Ctrl-C to stop (running requests may finish; twice stops at once)",
-        ]
-    )
-
-
-def say(line: str) -> None:
-    """Progress for the person at the terminal."""
-    typer.echo(f"blockdiff: {line}", err=True)
-
-
-def run_supervised(
-    server: TritonServer, work: Path, policy: SupervisorPolicy, output_format: str
-) -> int:
-    """Run until a signal or until the server cannot be kept up."""
-
-    def announce() -> None:
-        urls = {
-            "http": server.http_url,
-            "grpc": server.grpc_url,
-            "metrics": server.metrics_url,
-            "pid": server.pid,
-            "log": str(server.log_path),
-        }
-        as_json = output_format == "json"
-        typer.echo(json.dumps(urls) if as_json else how_to_call(server, server.log_path))
-
-    has_engine = (server.model_repository / ENGINE_MODEL).is_dir()
-    supervisor = Supervisor(
-        server,
-        policy,
-        heartbeat_path=work / "heartbeat.json",
-        refuse_new=CancelRelay(work / RELAY).drain if has_engine else None,
-        on_ready=announce,
-        say=say,
-    )
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if supervisor.is_stopping:
-            raise KeyboardInterrupt
-        supervisor.request_stop()
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with server:
-            return supervisor.run()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def serve(
@@ -184,6 +116,8 @@ def serve(
     truncate_last_block: option.TruncateLastBlock = False,
     deterministic: option.Deterministic = False,
     expert_statistics_interval: option.ExpertStatisticsInterval = None,
+    kernels: Kernels = None,
+    cuda_graphs: option.CudaGraphs = None,
     device: option.Device = None,
     dtype: ServedDtype = None,
     tensor_parallel: option.TensorParallel = None,
@@ -210,6 +144,7 @@ def serve(
     if output_format not in ("text", "json"):
         raise ConfigError(f"--format {output_format}: allowed are text and json")
     option.refuse_together("--deterministic", deterministic, "--load-aware", load_aware)
+    option.refuse_together("--deterministic", deterministic, "--cuda-graphs", cuda_graphs is True)
     kept = snapshot_size is not None or snapshot_interval is not None
     option.refuse_together("--no-prefix-cache", prefix_cache is False, "--snapshot-...", kept)
     options = ServeOptions(
@@ -231,6 +166,8 @@ def serve(
             snapshot_interval=snapshot_interval,
             truncate_last_block=truncate_last_block or None,
             deterministic=deterministic or None,
+            kernels=kernels,
+            cuda_graphs=cuda_graphs,
             expert_statistics_interval=expert_statistics_interval,
         ),
         device=device,
@@ -251,6 +188,7 @@ def serve(
         heartbeat_timeout_seconds=heartbeat_timeout,
         start_timeout_seconds=start_timeout,
     )
+    use_kernels(kernels, device or "cpu", deterministic)
     options = replace(options, weights=_check_first(options, verify))
     installation = find_installation(say)
     with work_folder() as work:

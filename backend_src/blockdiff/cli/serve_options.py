@@ -62,6 +62,10 @@ ExpertStatisticsInterval = Annotated[
     int | None,
     typer.Option(min=0, help="Count experts in one of so many rounds, 0: never. [default: 16]"),
 ]
+CudaGraphs = Annotated[
+    bool | None,
+    typer.Option(help="Capture usual rounds at start and replay them. [default: on a GPU]"),
+]
 Device = Annotated[str | None, typer.Option(help="cpu (default) or cuda.")]
 TensorParallel = Annotated[
     int | None, typer.Option(min=1, max=64, help="Processes that share the model. [default: 1]")
@@ -131,7 +135,7 @@ class ServeOptions:
     weights: WeightsIdentity | None = None  # None: the served model verifies them itself
 
 
-def as_parameters(**values: bool | int | None) -> dict[str, object]:
+def as_parameters(**values: bool | int | str | None) -> dict[str, object]:
     """Settings of the engine as a ``config.pbtxt`` has them; None stays: it is not given."""
     words = {True: "yes", False: "no"}
     return {name: words[v] if isinstance(v, bool) else v for name, v in values.items()}

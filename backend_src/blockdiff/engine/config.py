@@ -37,7 +37,12 @@ class EngineConfig:
     """Whether a request's results must be the same bits whatever else runs; the model must have
     been loaded so."""
     expert_statistics_interval: int = 16
-    """Experts are counted in one of so many rounds; 0: never."""
+    """Experts are counted in one of so many rounds, and in all that are replayed; 0: never."""
+    cuda_graphs: bool | None = None
+    """Whether rounds of usual shapes are captured at warm-up and replayed; None: where they can be.
+    """
+    graph_blocks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+    """Sizes of captured rounds, in blocks of rows: what runs besides is filled up to one."""
     load_aware: LoadAware | None = None
     """How far elastic requests give way while others wait; None: not at all."""
 
@@ -53,6 +58,7 @@ class EngineConfig:
         for name, least in _OPTIONAL.items():
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), least)
+        self._check_graphs()
         for name in ("prefix_cache", "check_invariants", "truncate_last_block", "deterministic"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -60,6 +66,21 @@ class EngineConfig:
         if self.deterministic and self.load_aware is not None:
             raise ConfigError(
                 "load_aware: makes results depend on what else runs, which deterministic forbids; "
+                "leave one of them out"
+            )
+
+    def _check_graphs(self) -> None:
+        if self.cuda_graphs is not None and not isinstance(self.cuda_graphs, bool):
+            raise ConfigError(
+                f"cuda_graphs: {self.cuda_graphs!r} is not allowed; it must be True, False or None"
+            )
+        if not self.graph_blocks:
+            raise ConfigError("graph_blocks: () is not allowed; it must be at least one number")
+        for size in self.graph_blocks:
+            _check_integer("graph_blocks", size, 1)
+        if self.deterministic and self.cuda_graphs:
+            raise ConfigError(
+                "cuda_graphs: fills rounds up, and deterministic is not made for that; "
                 "leave one of them out"
             )
 

@@ -11,22 +11,19 @@ from dataclasses import replace
 
 import torch
 
-from blockdiff.core import (
-    BlockResult,
-    DecodingParams,
-    FinishReason,
-    Mode,
-    Request,
-    SamplingParams,
-)
+from blockdiff.core import BlockResult, FinishReason, Request
 from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.forward import run_round
+from blockdiff.engine.graphs import plan_graphs
 from blockdiff.engine.insert_delete import InsertDelete
 from blockdiff.engine.memory import allocate, check_fits, longest_request, plan_memory
+from blockdiff.engine.recorder import Recorder
+from blockdiff.engine.rounds import Rounds, StepCounts
 from blockdiff.engine.statistics import ExpertCounts, ExpertStatistics
 from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
+from blockdiff.engine.warm_up import warm_up_requests
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
 from blockdiff.scheduler import BlockOpening, Decisions, RoundPlan, Scheduler
@@ -37,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 # Rounds that may fail one after the other before the engine counts as broken.
 MAX_FAILED_ROUNDS = 3
-_WARM_UP_UID = -1
 
 
 class _StopSearch:
@@ -60,8 +56,12 @@ class Engine:
         config: EngineConfig | None = None,
         tokenizer: TextCodec | None = None,
         draws: DrawSource | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """``draws``: where models with random canvases get their tokens; None: seeded noise."""
+        """``draws``: where models with random canvases get their tokens; None: seeded noise.
+
+        ``recorder``: what captures rounds; None: what the settings say.
+        """
         self.model = model
         self.config = config or EngineConfig()
         if self.config.deterministic and not model.info.is_deterministic:
@@ -71,12 +71,18 @@ class Engine:
         self.max_context = self._choose_context()
         self.apply_thread_count()
         self.memory = plan_memory(model, self.config, self.max_context)
-        self._caches = allocate(model, self.config, self.memory, self.max_context)
+        graphs = plan_graphs(model, self.config, self.memory, recorder)
+        reserved = 0 if graphs is None else graphs.nbytes
+        self._caches = allocate(model, self.config, self.memory, self.max_context, reserved)
         self._uniform = self._uniform_rounds(draws)
         self._scheduler = self._new_scheduler()
         self._insert_delete = InsertDelete(model.info, self.config.max_slots)
-        self._statistics = ExpertStatistics(
-            model.info, model.device, self.config.expert_statistics_interval
+        interval = self.config.expert_statistics_interval
+        self._rounds = Rounds(
+            model,
+            self._caches,
+            ExpertStatistics(model.info, model.device, interval),
+            None if graphs is None else graphs.captured(self._caches),
         )
         self._outbox: list[BlockResult] = []
         self._failed_rounds = 0
@@ -141,11 +147,16 @@ class Engine:
     @property
     def expert_counts(self) -> ExpertCounts | None:
         """Which experts were used, as last published; None until then. Any thread may ask."""
-        return self._statistics.published
+        return self._rounds.statistics.published
+
+    @property
+    def step_counts(self) -> StepCounts:
+        """How many rounds were replayed and how many were not. Any thread may ask."""
+        return self._rounds.counts
 
     def publish_statistics(self) -> ExpertCounts | None:
         """Bring ``expert_counts`` up to date; for moments when no round runs."""
-        return self._statistics.catch_up()
+        return self._rounds.statistics.catch_up()
 
     def validate(self, request: Request) -> None:
         """Raise RequestError, naming field, value and allowed range, if it cannot be honoured."""
@@ -218,9 +229,8 @@ class Engine:
     def _forward(self, plan: RoundPlan) -> Decisions:
         table = self._scheduler.table
         if self._uniform is None:
-            kept = (self._insert_delete, self._statistics)
-            return run_round(self.model, self._caches, table, plan, *kept)
-        return self._uniform.run(self._caches, table, plan, self._statistics)
+            return run_round(self._rounds, table, plan, self._insert_delete)
+        return self._uniform.run(self._rounds, table, plan)
 
     def _fail_round(self, plan: RoundPlan, error: Exception) -> list[BlockResult]:
         self._failed_rounds += 1
@@ -247,48 +257,18 @@ class Engine:
         Raises EngineDeadError when the model cannot run; counters start from zero afterwards.
         """
         assert not self.has_work, "warm-up needs an idle engine"
-        for mode in Mode:
-            self._warm_up_mode(mode)
+        longest = min(self.max_context, longest_request(self.memory))
+        for requests in warm_up_requests(self.model.info, self.config, longest):
+            for request in requests:
+                self.add_request(request)
+            while self.has_work:
+                for result in self.step():
+                    if result.error is not None:
+                        raise EngineDeadError(f"warm-up failed: {result.error}")
+        with torch.inference_mode():
+            self._rounds.capture()
         self._scheduler = self._new_scheduler()
-        self._statistics.restart()
-
-    def _warm_up_mode(self, mode: Mode) -> None:
-        info = self.model.info
-        is_single = mode is Mode.AUTOREGRESSIVE
-        if not (info.supports_autoregressive if is_single else info.decodes_blocks):
-            return
-        max_tokens = 2 if is_single else info.block_length + 1
-        room = min(self.max_context, longest_request(self.memory))
-        max_tokens = min(max_tokens, self.config.max_output_tokens, room - 1)
-        prompt_length = min(self.config.prefill_token_budget, room - max_tokens)
-        for number in range(self.config.max_slots):
-            # The first prompt fills a round alone; the others are short and decode together.
-            length = prompt_length if number == 0 else min(prompt_length, info.block_length)
-            sampling, decoding = self._warm_up_choices(mode, is_sampled=number % 2 > 0)
-            self.add_request(
-                Request(
-                    uid=_WARM_UP_UID - number,
-                    input_ids=(0,) * length,
-                    max_tokens=max_tokens,
-                    ignore_eos=True,
-                    sampling=sampling,
-                    decoding=decoding,
-                )
-            )
-        while self.has_work:
-            for result in self.step():
-                if result.error is not None:
-                    raise EngineDeadError(f"warm-up failed: {result.error}")
-
-    def _warm_up_choices(
-        self, mode: Mode, is_sampled: bool
-    ) -> tuple[SamplingParams, DecodingParams]:
-        """Parameters that take one preview per block."""
-        if self.model.info.uniform is not None:
-            return SamplingParams(), DecodingParams(mode, denoise_steps=1)
-        threshold = None if mode is Mode.AUTOREGRESSIVE else 0.0
-        sampling = SamplingParams(temperature=1.0 if is_sampled else 0.0, top_p=0.9)
-        return sampling, DecodingParams(mode, threshold=threshold)
+        self._rounds.restart()
 
 
 def _one_line(error: Exception) -> str:

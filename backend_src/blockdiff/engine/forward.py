@@ -4,6 +4,7 @@ Knows nothing of requests or of what the decisions mean for them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +16,17 @@ from blockdiff.decoding.alternatives import best_unbanned, choose_alternatives
 from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import choose_tokens, entropies
 from blockdiff.engine.decisions import Chosen, block_width, decide, overwrite, spread
+from blockdiff.engine.device_blocks import read_decisions, update_blocks
+from blockdiff.engine.fused_choice import choose_at_once, usable_head
 from blockdiff.engine.insert_delete import InsertDelete, Resample
+from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import RowRules, make_rules
-from blockdiff.engine.statistics import ExpertStatistics
-from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
-from blockdiff.models.expert_hits import ExpertHits
+from blockdiff.models.base import BlockDiffusionModel, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Ints
 from blockdiff.transfer import Array, fetch
+from blockdiff_kernels.denoise import Preview
+from blockdiff_kernels.implementation import TRITON, choose
 
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
 GREEDY_TILE = 1 << 24
@@ -30,16 +34,11 @@ SAMPLED_TILE = 1 << 22
 
 
 def run_round(
-    model: BlockDiffusionModel,
-    caches: ModelCaches,
-    table: SlotTable,
-    plan: RoundPlan,
-    insert_delete: InsertDelete,
-    statistics: ExpertStatistics,
+    rounds: Rounds, table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete
 ) -> Decisions:
-    """Forward of ``plan``; ``caches`` are written in place by its prefills and commits."""
-    hits = statistics.next_round(len(plan.token_ids))
-    hidden = run_hidden(model, make_batch(table, plan), caches, hits)
+    """Forward of ``plan``; caches are written in place by its prefills and commits."""
+    model, statistics = rounds.model, rounds.statistics
+    hidden, hits = rounds.hidden(make_batch(table, plan))
     if not len(plan.group_slots):
         return NOTHING
     # A device computes while the host prepares what follows the forward.
@@ -48,29 +47,24 @@ def run_round(
     has_entropy = bool((table.algorithm[plan.group_slots] == ENTROPY_BOUNDED).any())
     controls = insert_delete.controls if is_edited.any() else None
     lines = _choose(model, hidden, rules, has_entropy, controls)
+    updated = _updated(table, plan, lines, has_entropy)
     counts = statistics.due(hits)
-    found = fetch([*lines, *counts])
+    # Of blocks that the device has updated, only those with insertions, deletions need the lines.
+    wanted = lines if is_edited.any() or not updated else []
+    found = fetch([*wanted, *updated, *counts])
     if counts:
         statistics.publish(found.pop())
-    tokens, log_probs, *rest = found
-    entropy = rest.pop(0) if has_entropy else None
-    decisions = decide(table, plan, Chosen(tokens, log_probs, entropy))
+    if updated:
+        decisions = read_decisions(found.pop())
+    else:
+        decisions = decide(table, plan, _chosen(found, has_entropy))
     if is_edited.any():
         edited = np.flatnonzero(is_edited)
-        choices = _choices(table, plan, [tokens, log_probs, *rest], edited)
+        choices = _choices(table, plan, found[:2] + found[2 + has_entropy :], edited)
         resample = _resampler(model, hidden, plan, edited)
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
         overwrite(decisions, edited, update)
     return decisions
-
-
-def run_hidden(
-    model: BlockDiffusionModel, batch: RoundBatch, caches: ModelCaches, hits: ExpertHits | None
-) -> Tensor:
-    """``model.hidden``; only models that have experts need to know of ``hits``."""
-    if hits is None:
-        return model.hidden(batch, caches)
-    return model.hidden(batch, caches, hits=hits)
 
 
 def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
@@ -89,6 +83,15 @@ def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
     )
 
 
+def _updated(
+    table: SlotTable, plan: RoundPlan, lines: Sequence[Tensor], has_entropy: bool
+) -> list[Tensor]:
+    """The blocks that the ``lines`` of ``_choose`` leave, where the device decides; or nothing."""
+    if choose("denoise", lines[0].device) is not TRITON:
+        return []
+    return [update_blocks(table, plan, Preview(*lines[: 2 + has_entropy]))]
+
+
 def _choose(
     model: BlockDiffusionModel,
     hidden: Tensor,
@@ -99,8 +102,11 @@ def _choose(
     """Token ids [L] int64 and log confidences [L] float32 of the rows; where wanted, entropies.
 
     With ``controls``, four more lines: ids and log probabilities of the best token, masks included,
-    and of the best that is no control token. Works on a tile of logits at a time.
+    and of the best that is no control token. Works on a tile of logits at a time, or without any.
     """
+    head = usable_head(model.output_head, hidden)
+    if head is not None and not rules.has_filters:
+        return choose_at_once(head, hidden, rules, has_entropy, controls)
     tile = SAMPLED_TILE if rules.draws is not None else GREEDY_TILE
     size, count = max(tile // model.info.vocab_size, 1), len(hidden)
     tiles = []
@@ -117,6 +123,11 @@ def _choose(
             first, second, *others = choose_alternatives(logits, sampling, controls)
             tiles.append([first, second, *spread_out, *others])
     return tiles[0] if len(tiles) == 1 else [torch.cat(parts) for parts in zip(*tiles, strict=True)]
+
+
+def _chosen(lines: Sequence[npt.NDArray[Any]], has_entropy: bool) -> Chosen:
+    """Lines of ``_choose``, on the host."""
+    return Chosen(lines[0], lines[1], lines[2] if has_entropy else None)
 
 
 def _choices(table: SlotTable, plan: RoundPlan, lines: Sequence[Array], edited: Ints) -> Choices:

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from blockdiff.core import BlockResult, FinishReason, Request
 from blockdiff.engine.engine import Engine
 from blockdiff.engine.pressure import Pressure
+from blockdiff.engine.rounds import StepCounts
 from blockdiff.engine.statistics import ExpertCounts
+from blockdiff.engine.step_shapes import REASONS
 from blockdiff.engine.tickets import SlotTicket, TicketOffice
 from blockdiff.errors import BlockdiffError, CapacityError, EngineDeadError, RequestError
 
@@ -135,6 +137,7 @@ class EngineLoop:
             "pages_free": pages.free,
             "pages_kept": pages.kept,
             "pages_used": pages.total - pages.free - pages.kept,
+            **_step_facts(self._engine.step_counts),
             **_expert_facts(self._engine.expert_counts),
         }
 
@@ -232,6 +235,11 @@ def _expert_facts(counts: ExpertCounts | None) -> dict[str, Any]:
     lines = zip(counts.layers, counts.imbalance.tolist(), counts.active.tolist(), strict=True)
     layers = {layer: {"imbalance": ratio, "active": share} for layer, ratio, share in lines}
     return {"expert_rows": counts.rows, "expert_layers": layers}
+
+
+def _step_facts(counts: StepCounts) -> dict[str, int]:
+    plain = {f"rounds_plain_{reason}": counts.plain[reason] for reason in REASONS}
+    return {"rounds_replayed": counts.replayed, **plain}
 
 
 def _failure(request: Request, error: str) -> BlockResult:

@@ -3,6 +3,8 @@
 Knows the model's sizes and the engine's settings; knows nothing of requests.
 """
 
+import torch
+
 from blockdiff.core import Request
 from blockdiff.engine.config import EngineConfig
 from blockdiff.errors import ConfigError, RequestError
@@ -16,6 +18,10 @@ from blockdiff.pages import (
     default_page_length,
 )
 from blockdiff.scheduler import MemoryRules
+
+# What a row of a step has in memory at one time, in hidden rows: projections, the inner and outer
+# rows of all its experts, and as much again for what allocators lose.
+STEP_WIDTH = 64
 
 
 def plan_memory(model: BlockDiffusionModel, config: EngineConfig, max_context: int) -> MemoryRules:
@@ -80,11 +86,16 @@ def _refuse_unused(config: EngineConfig, why: str) -> None:
 
 
 def allocate(
-    model: BlockDiffusionModel, config: EngineConfig, rules: MemoryRules, max_context: int
+    model: BlockDiffusionModel,
+    config: EngineConfig,
+    rules: MemoryRules,
+    max_context: int,
+    reserved: int = 0,
 ) -> ModelCaches:
     """Caches by ``rules``; ConfigError, with the numbers, where there is not that much memory.
 
-    On the host untouched pages cost nothing, so a budget is compared with what is available.
+    On the host untouched pages cost nothing, so a budget is compared with what is available; on a
+    GPU the caches must leave the ``reserved`` bytes of captured steps.
     """
     sizes = model.cache_sizes(rules.page_length, max_context)
     needed = (rules.pages + EMPTY_PAGES) * sizes.page_bytes
@@ -94,11 +105,24 @@ def allocate(
         available = available_memory()
         if needed > available:
             raise ConfigError(_too_much(needed, f"{available} are available"))
+    free = free_memory(model.device)
+    if free is not None and needed + reserved > free:
+        raise ConfigError(_too_much(needed, f"captured steps {reserved}, {free} are free"))
     pool = CachePool(rules.pages + EMPTY_PAGES, rules.page_length, rules.snapshots)
     try:
         return model.new_caches(config.max_slots, max_context, pool)
     except (MemoryError, RuntimeError) as error:
         raise ConfigError(_too_much(needed, "the device does not have them")) from error
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that a GPU has left for this process; None for a host, where pages come when used."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def step_bytes(rows: int, hidden_size: int, dtype: torch.dtype) -> int:
+    """About what captured steps of up to so many rows compute in: they share one pool."""
+    return rows * STEP_WIDTH * hidden_size * dtype.itemsize
 
 
 def _too_much(needed: int, why: str) -> str:

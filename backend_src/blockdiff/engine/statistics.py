@@ -54,21 +54,30 @@ class ExpertStatistics:
         self._experts = info.num_experts
         self._device = device
         self._interval = interval if info.num_experts else 0
+        self._hits = ExpertHits(self._layers, self._experts, self._device)
         self.restart()
+
+    @property
+    def hits(self) -> ExpertHits | None:
+        """Where rounds count their experts, always the same; None: they never do."""
+        return self._hits if self._interval else None
 
     def restart(self) -> None:
         """Forget everything."""
-        self._hits = ExpertHits(self._layers, self._experts, self._device)
+        self._hits.counts.zero_()
         self._seen = self._rounds = self._rows = 0
         self._published_at = 0.0
         self.published: ExpertCounts | None = None
 
-    def next_round(self, rows: int) -> ExpertHits | None:
-        """Where a round of so many rows counts its experts; None: it is not looked at."""
+    def next_round(self, rows: int, always: bool = False) -> ExpertHits | None:
+        """Where a round of so many rows counts its experts; None: it is not looked at.
+
+        ``always``: it counts them whether it is its turn or not.
+        """
         if not self._interval:
             return None
         self._seen += 1
-        if self._seen % self._interval != 1 % self._interval:
+        if not always and self._seen % self._interval != 1 % self._interval:
             return None
         self._rounds += 1
         self._rows += rows

@@ -20,9 +20,9 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
-from blockdiff.engine.forward import SAMPLED_TILE, make_batch, run_hidden
+from blockdiff.engine.forward import SAMPLED_TILE, make_batch
+from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import early_endings
-from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Flags, Floats, Ints
@@ -43,20 +43,14 @@ class UniformRounds:
         """Ids [B] that the open block of ``slot`` begins with."""
         return self._draws.start(self._places(table, np.array([slot])))
 
-    def run(
-        self,
-        caches: ModelCaches,
-        table: SlotTable,
-        plan: RoundPlan,
-        statistics: ExpertStatistics,
-    ) -> Decisions:
-        """Forward of ``plan``; ``caches`` are written in place, the next step's signals too."""
+    def run(self, rounds: Rounds, table: SlotTable, plan: RoundPlan) -> Decisions:
+        """Forward of ``plan``; caches are written in place, the next step's signals too."""
         model, slots = self._model, plan.group_slots
+        caches, statistics = rounds.caches, rounds.statistics
         first_steps = slots[table.step[slots] == 0]
         if len(first_steps):
             model.forget_signals(caches, torch.from_numpy(first_steps).to(model.device))
-        hits = statistics.next_round(len(plan.token_ids))
-        hidden = run_hidden(model, make_batch(table, plan), caches, hits)
+        hidden, hits = rounds.hidden(make_batch(table, plan))
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)

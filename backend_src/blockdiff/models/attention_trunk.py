@@ -5,7 +5,9 @@ its tensors. Knows nothing of files, requests or sampling.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,18 +24,23 @@ from blockdiff.models.base import (
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.expert_layout import ExpertLayout
 from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
-from blockdiff.models.layers.layout import Rotary, build_layout
+from blockdiff.models.layers.flat import wants_flat
+from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
+from blockdiff.models.layers.layout import Rotary, make_layout
 from blockdiff.models.layers.linear import DenseLinear, concat_rows
 from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
 from blockdiff.models.layers.routers import make_router
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.models.weights import Shapes, expert_shapes
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import scaled_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection import Normed
 
 
 @dataclass
@@ -149,39 +156,51 @@ class AttentionModel(LanguageModel):
         """Bytes of a page and of a state line; see ``models.base``."""
         return key_value_sizes(self.config, page_length, self.dtype)
 
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> HostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
+        own = self.config
+        has_pools = own.router is not None and own.router.capacity > 0
+        rules = LayoutRules(
+            is_block_causal=own.commits == BLOCK_CAUSAL,
+            cover=BlockCover.ALL if has_pools else None,
+            separates_blocks=self.numerics.is_deterministic,
+            is_flat=wants_flat(self.device),
+        )
+        return make_host_layout(batch, caches.room, rules, shape)
+
     @torch.inference_mode()
-    def hidden(
+    def run(
         self,
-        batch: RoundBatch,
+        host: HostLayout,
+        moved: Mapping[str, Tensor],
         caches: ModelCaches,
         trace: Trace | None = None,
         hits: ExpertHits | None = None,
     ) -> Tensor:
-        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        """Final normalised hidden rows [L, H]; see ``LanguageModel``."""
         assert isinstance(caches, KeyValueCaches), "caches come from new_caches"
         own = self.config
-        has_pools = own.router is not None and own.router.capacity > 0
-        cover = BlockCover.ALL if has_pools else None
-        is_block_causal = own.commits == BLOCK_CAUSAL
-        rotary = Rotary(own.rotary_dim, own.rope_theta)
-        layout = build_layout(batch, caches, self.numerics, rotary, is_block_causal, cover)
+        layout = make_layout(host, moved, Rotary(own.rotary_dim, own.rope_theta), self.numerics)
         eps = own.rms_norm_eps
         finishing = rows_to_finish(layout, trace)
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
-            mixed = layer.attention(scaled_rms_norm(x, layer.input_norm, eps), layout, caches)
-            x = x + self.group.all_reduce(mixed)
+            rows = Normed(x, layer.input_norm, eps, NormKind.SCALED)
+            x = self.add(x, partial(layer.attention, rows, layout, caches))
             if finishing is not None and layer is self.layers[-1]:
-                x = x.index_select(0, finishing)
+                x, layout = x.index_select(0, finishing), layout.finishing()
                 if not len(x):
                     break
-            own_hits = None if hits is None else hits.of(number)
-            fed = layer.feed_forward(scaled_rms_norm(x, layer.middle_norm, eps), layout, own_hits)
-            x = x + self.group.all_reduce(fed)
+            own_hits = None if hits is None else hits.of(number, layout.row_count)
+            rows = Normed(x, layer.middle_norm, eps, NormKind.SCALED)
+            x = self.add(x, partial(layer.feed_forward, rows, layout, own_hits))
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        rows = x.index_select(0, layout.logit_rows) if finishing is None else x
-        return scaled_rms_norm(rows, self.final_norm, eps)
+        if finishing is None:
+            x = x.index_select(0, layout.logit_rows)
+        return scaled_rms_norm(x, self.final_norm, eps)
 
     def make_info(self) -> ModelInfo:
         """What the engine needs to know of this checkpoint."""

@@ -5,7 +5,7 @@ conditioned on what the previous step expected. Knows the family's tensor names;
 files, requests or sampling.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,19 +22,25 @@ from blockdiff.models.diffusion_gemma_weights import (
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.canvas_attention import CanvasAttention, SlidingCanvasAttention
 from blockdiff.models.layers.canvas_rows import (
+    CanvasHostLayout,
+    CanvasRows,
     RingLayout,
-    build_ring_layout,
-    find_canvas_rows,
+    make_canvas_host_layout,
+    make_ring_layout,
 )
-from blockdiff.models.layers.layout import Rotary, RoundLayout, build_layout
+from blockdiff.models.layers.flat import wants_flat
+from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
+from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
 from blockdiff.models.layers.parallel_experts import ParallelFeedForward
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.pages import CachePool, CacheSizes, make_room
-from blockdiff_kernels.head import best_tokens
 from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection import Normed
 from blockdiff_kernels.rope import proportional_angles
 from blockdiff_kernels.self_conditioning import expected_embedding
 
@@ -60,6 +66,7 @@ class DiffusionGemmaModel(LanguageModel):
         self.config = config
         embedding = source.tensor("decoder.embed_tokens.weight")
         super().__init__(_info(config), embedding, embedding, share, source.numerics)
+        self.logit_cap = config.final_logit_softcapping
         self.final_norm = source.tensor("decoder.norm.weight")
         self.embedding_scale = torch.tensor(
             config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
@@ -103,19 +110,32 @@ class DiffusionGemmaModel(LanguageModel):
             found.append(LayerShape(own.kv_heads, own.head_dim, places))
         return found
 
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> CanvasHostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
+        rules = LayoutRules(
+            separates_blocks=self.numerics.is_deterministic, is_flat=wants_flat(self.device)
+        )
+        layout = make_host_layout(batch, caches.room, rules, shape)
+        capacity = self.config.sliding.kept_positions(caches.room.max_context)
+        return make_canvas_host_layout(layout, capacity, shape)
+
     @torch.inference_mode()
-    def hidden(
+    def run(
         self,
-        batch: RoundBatch,
+        host: HostLayout,
+        moved: Mapping[str, Tensor],
         caches: ModelCaches,
         trace: Trace | None = None,
         hits: ExpertHits | None = None,
     ) -> Tensor:
-        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        """Final normalised hidden rows [L, H]; see ``LanguageModel``."""
         assert isinstance(caches, CanvasCaches), "caches come from new_caches"
+        assert isinstance(host, CanvasHostLayout), "layouts come from prepare"
         eps = self.config.rms_norm_eps
-        full, sliding, rings = self._layouts(batch, caches)
-        canvas = find_canvas_rows(batch, self.device)
+        full, sliding, rings = self._layouts(host, moved)
+        canvas = CanvasRows.of(moved)
         x = self.embed(full.token_ids) * self.embedding_scale
         if canvas.rows.numel():
             signal = caches.signals[canvas.slots, canvas.places]
@@ -123,51 +143,40 @@ class DiffusionGemmaModel(LanguageModel):
         finishing, is_canvas = rows_to_finish(full, trace), canvas.is_canvas
         for number, layer in enumerate(self.layers):
             layout = sliding if self.config.layer_types[number] == SLIDING else full
-            mixed = layer.attention(plain_rms_norm(x, layer.input_norm, eps), layout, rings, caches)
+            rows = Normed(x, layer.input_norm, eps, NormKind.PLAIN)
+            mixed = layer.attention(rows, layout, rings, caches)
             mixed = self.group.all_reduce(mixed)
             x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
             if finishing is not None and layer is self.layers[-1]:
                 x, is_canvas = x.index_select(0, finishing), is_canvas.index_select(0, finishing)
+                layout = layout.finishing()
                 if not len(x):
                     break
-            fed = layer.feed_forward(x, None if hits is None else hits.of(number))
+            own_hits = None if hits is None else hits.of(number, layout.row_count)
+            fed = layer.feed_forward(x, own_hits)
             x = (x + fed) * layer.scalars[is_canvas].unsqueeze(1)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
-        rows = x.index_select(0, full.logit_rows) if finishing is None else x
-        return plain_rms_norm(rows, self.final_norm, eps)
+        if finishing is None:
+            x = x.index_select(0, full.logit_rows)
+        return plain_rms_norm(x, self.final_norm, eps)
 
     def _layouts(
-        self, batch: RoundBatch, caches: CanvasCaches
+        self, host: CanvasHostLayout, moved: Mapping[str, Tensor]
     ) -> tuple[RoundLayout, RoundLayout, RingLayout]:
         """The round with the angles of full layers, with those of sliding layers, and its rings."""
         own = self.config
         found = []
-        layout = build_layout(
-            batch, caches, self.numerics, Rotary(own.full.head_dim, own.full.rotary.theta)
-        )
+        rotary = Rotary(own.full.head_dim, own.full.rotary.theta)
+        layout = make_layout(host, moved, rotary, self.numerics)
         for shape in (own.full, own.sliding):
             turning = (shape.head_dim, shape.rotary.pairs, shape.rotary.theta)
             cos, sin = proportional_angles(layout.positions, *turning)
             found.append(replace(layout, cos=cos, sin=sin))
         window = own.sliding.window
         assert window is not None, "sliding layers have a window"
-        capacity = own.sliding.kept_positions(caches.max_context)
-        rings = build_ring_layout(batch, layout, window, capacity, self.numerics)
+        rings = make_ring_layout(host, layout, moved, window, self.numerics)
         return found[0], found[1], rings
-
-    @torch.inference_mode()
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [L, V] float32, softly bounded."""
-        cap = self.config.final_logit_softcapping
-        return self.group.all_gather(self._score(hidden, cap), 1)
-
-    @torch.inference_mode()
-    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
-        assert self.group.size == 1, "a share of the vocabulary does not know the best of all"
-        cap = self.config.final_logit_softcapping
-        return best_tokens(hidden, self.output, excluded, cap=cap)
 
     @torch.inference_mode()
     def expect(self, scaled_logits: Tensor) -> Tensor:

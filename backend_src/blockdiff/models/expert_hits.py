@@ -12,13 +12,17 @@ from torch import Tensor
 class LayerHits:
     """The line of one layer."""
 
-    def __init__(self, counts: Tensor) -> None:
+    def __init__(self, counts: Tensor, row_count: Tensor | None = None) -> None:
         self.counts = counts  # [E] int64, a view
+        self.row_count = row_count  # [1] int32: rows from there on do not count; None: all do
 
     def add(self, ids: Tensor) -> None:
-        """Count routed expert ids, int64 of any shape, in place; waits for nothing."""
-        chosen = ids.flatten()
-        self.counts.index_add_(0, chosen, torch.ones_like(chosen))
+        """Count routed expert ids [R, k] int64 in place; waits for nothing."""
+        counted = torch.ones_like(ids)
+        if self.row_count is not None:
+            is_row = torch.arange(len(ids), device=ids.device) < self.row_count
+            counted = is_row.unsqueeze(1).expand_as(ids).to(ids.dtype)
+        self.counts.index_add_(0, ids.flatten(), counted.flatten())
 
 
 class ExpertHits:
@@ -26,10 +30,12 @@ class ExpertHits:
 
     def __init__(self, layers: Sequence[int], experts: int, device: torch.device) -> None:
         self.counts = torch.zeros((len(layers), experts), dtype=torch.int64, device=device)
-        self._lines = {
-            layer: LayerHits(line) for layer, line in zip(layers, self.counts, strict=True)
-        }
+        self._lines = dict(zip(layers, self.counts, strict=True))
 
-    def of(self, layer: int) -> LayerHits | None:
-        """The line of ``layer`` by its number in the model; None where it has no experts."""
-        return self._lines.get(layer)
+    def of(self, layer: int, row_count: Tensor | None = None) -> LayerHits | None:
+        """The line of ``layer`` by its number in the model; None where it has no experts.
+
+        ``row_count`` [1] int32: how many rows there are before fillers; None: there are none.
+        """
+        line = self._lines.get(layer)
+        return None if line is None else LayerHits(line, row_count)

@@ -3,7 +3,9 @@
 The config names the formulation of previews. Knows nothing of files, requests or sampling.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,19 +15,24 @@ from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
 from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.attention import GatedAttention
+from blockdiff.models.layers.flat import wants_flat
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
-from blockdiff.models.layers.layout import Rotary, RoundLayout, build_layout
+from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
+from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
 from blockdiff.models.layers.preview_mixers import MIXERS
 from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
 from blockdiff.models.layers.trace import Trace
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
-from blockdiff.models.trunk import LanguageModel, rows_to_finish
+from blockdiff.models.trunk import LanguageModel, Summand, rows_to_finish
 from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
 from blockdiff.pages import CachePool, CacheSizes, make_room
 from blockdiff_kernels.norm import rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection import Normed, Plain, Source
 
 
 @dataclass
@@ -98,38 +105,49 @@ class HybridModel(LanguageModel):
             self.config, page_length, self.dtype, self.numerics.is_deterministic
         )
 
+    def prepare(
+        self, batch: RoundBatch, caches: ModelCaches, shape: RoundShape | None = None
+    ) -> HostLayout:
+        """The index maps of ``batch``, on the host; ``shape``: filled up to it."""
+        coreset = self.config.coreset
+        rules = LayoutRules(
+            cover=None if coreset is None else _cover(coreset),
+            separates_blocks=self.numerics.is_deterministic,
+            is_flat=wants_flat(self.device),
+        )
+        return make_host_layout(batch, caches.room, rules, shape)
+
     @torch.inference_mode()
-    def hidden(
+    def run(
         self,
-        batch: RoundBatch,
+        host: HostLayout,
+        moved: Mapping[str, Tensor],
         caches: ModelCaches,
         trace: Trace | None = None,
         hits: ExpertHits | None = None,
     ) -> Tensor:
-        """Final normalised hidden rows [L, H] of ``batch.logit_rows``; see ``models.base``."""
+        """Final normalised hidden rows [L, H]; see ``LanguageModel``."""
         assert isinstance(caches, SlotCaches), "caches come from new_caches"
         own = self.config
-        cover = None if own.coreset is None else _cover(own.coreset)
-        layout = build_layout(
-            batch, caches, self.numerics, Rotary(own.rotary_dim, own.rope_theta), cover=cover
-        )
+        layout = make_layout(host, moved, Rotary(own.rotary_dim, own.rope_theta), self.numerics)
         finishing = rows_to_finish(layout, trace)
         x = self.embed(layout.token_ids)
         for number, layer in enumerate(self.layers):
             x = self._mix(layer, number, x, layout, caches, trace)
             if finishing is not None and layer is self.layers[-1]:
-                x = x.index_select(0, finishing)
+                x, layout = x.index_select(0, finishing), layout.finishing()
                 if not len(x):
                     break
-            own_hits = None if hits is None else hits.of(number)
-            fed = layer.moe(rms_norm(x, layer.mixer_norm, own.rms_norm_eps), layout, own_hits)
-            x = x + self.group.all_reduce(fed)
+            own_hits = None if hits is None else hits.of(number, layout.row_count)
+            rows = Normed(x, layer.mixer_norm, own.rms_norm_eps, NormKind.ZERO_CENTRED)
+            x = self.add(x, partial(layer.moe, rows, layout, own_hits))
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         if trace is not None:
             trace.gather("mixer_probabilities", 2, self.group)
-        rows = x.index_select(0, layout.logit_rows) if finishing is None else x
-        return rms_norm(rows, self.final_norm, own.rms_norm_eps)
+        if finishing is None:
+            x = x.index_select(0, layout.logit_rows)
+        return rms_norm(x, self.final_norm, own.rms_norm_eps)
 
     def _mix(
         self,
@@ -140,16 +158,19 @@ class HybridModel(LanguageModel):
         caches: SlotCaches,
         trace: Trace | None,
     ) -> Tensor:
-        mixer_input = rms_norm(x, layer.input_norm, self.config.rms_norm_eps)
+        rows: Source = Normed(x, layer.input_norm, self.config.rms_norm_eps, NormKind.ZERO_CENTRED)
+        if trace is not None:
+            rows = Plain(rows.rows())
+            trace.record("mixer_input", number, rows.x)
         if layer.delta is not None:
-            mixed = layer.delta(mixer_input, layout, caches, trace)
+            mix: Summand = partial(layer.delta, rows, layout, caches, trace)
         else:
             assert layer.attention is not None
-            mixed = layer.attention(mixer_input, layout, caches)
-        mixed = self.group.all_reduce(mixed)
-        if trace is not None:
-            trace.record("mixer_input", number, mixer_input)
-            trace.record("mixer_output", number, mixed)
+            mix = partial(layer.attention, rows, layout, caches)
+        if trace is None:
+            return self.add(x, mix)
+        mixed = self.group.all_reduce(mix(None))
+        trace.record("mixer_output", number, mixed)
         return x + mixed
 
 

@@ -33,6 +33,7 @@ from blockdiff.parallel.messages import (
     unpack_pool,
     unpack_work,
 )
+from blockdiff_kernels.implementation import parse_choices, set_choices
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Orders:
     dtype: str
     threads: int
     deterministic: bool
+    kernels: str  # which implementations run
     meeting_file: str
     timeout_seconds: float
 
@@ -113,6 +115,7 @@ class Performer:
 def run(orders: Orders, connection: Connection) -> None:
     """Load, say so, meet the other ranks, then obey until the connection ends (EOFError)."""
     torch.set_num_threads(orders.threads)
+    set_choices(parse_choices(orders.kernels))
     device = torch.device(orders.device)
     if device.type == "cuda":
         # kernels without a tensor to look at start on the current device

@@ -20,6 +20,7 @@ from blockdiff.parallel.group import DistributedGroup
 from blockdiff.parallel.model import ParallelModel
 from blockdiff.parallel.ranks import Ranks
 from blockdiff.parallel.settings import ParallelSettings
+from blockdiff_kernels.implementation import current_choices, spell_choices
 
 
 def load_shared(
@@ -62,6 +63,7 @@ def load_parallel(
         "dtype": dtype,
         "threads": threads,
         "deterministic": settings.deterministic,
+        "kernels": spell_choices(current_choices()),
     }
     torch.set_num_threads(threads)
     ranks = Ranks(group, orders, devices, settings.timeout_seconds)

@@ -18,6 +18,7 @@ class AttentionShape:
     head_dim: int
     has_gate: bool = False
     kept: int | None = None  # committed positions that a sliding window keeps; None: all
+    has_value_projection: bool = True  # False: values are the keys' projection
 
     @property
     def query_width(self) -> int:
@@ -31,6 +32,11 @@ class AttentionShape:
     def projected_width(self) -> int:
         """Queries, their gates, keys and values side by side."""
         return (2 if self.has_gate else 1) * self.query_width + 2 * self.key_width
+
+    @property
+    def stored_width(self) -> int:
+        """Of the projections that there are weights of."""
+        return self.projected_width - (0 if self.has_value_projection else self.key_width)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 from blockdiff.config import load_config
 from blockdiff.core import FinishReason, Request
 from blockdiff.errors import CapacityError, EngineDeadError, RequestError
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.serving.checks import check_engine
 from blockdiff.serving.dispatcher import ResponseDispatcher
 from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError, log, unary_key
@@ -53,6 +54,7 @@ def build_engine(
     from blockdiff.text import Tokenizer
     from blockdiff.text.fit import require_fit
 
+    use_kernels(settings.kernels, settings.device, settings.deterministic)
     tokenizer = Tokenizer.load(settings.model)
     require_fit(tokenizer, settings.model, load_config(settings.model))
 
@@ -96,6 +98,7 @@ def _engine_config(settings: Settings, threads: int | None) -> Any:
         deterministic=settings.deterministic,
         load_aware=_load_aware(settings),
         expert_statistics_interval=settings.expert_statistics_interval,
+        cuda_graphs=settings.cuda_graphs,
     )
 
 

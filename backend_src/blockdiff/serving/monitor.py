@@ -57,6 +57,21 @@ _COUNTERS = (
         {},
         "Rows whose choice of experts was counted",
     ),
+    (
+        "blockdiff_replayed_rounds_total",
+        "rounds_replayed",
+        {},
+        "Rounds that replayed a captured step",
+    ),
+    *(
+        (
+            "blockdiff_plain_rounds_total",
+            f"rounds_plain_{reason}",
+            {"reason": reason},
+            "Rounds that did not, where steps are captured",
+        )
+        for reason in ("long", "waves", "size")
+    ),
     *(
         (
             "blockdiff_forwards_total",

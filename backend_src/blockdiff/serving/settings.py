@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdiff.errors import ConfigError
+from blockdiff.kernel_choice import read_choices
 from blockdiff.weights.identity import NO_MANIFEST
 
 ENVIRONMENT = {
@@ -21,6 +22,7 @@ ENVIRONMENT = {
     "threads": "BLOCKDIFF_THREADS",
     "max_context": "BLOCKDIFF_MAX_CONTEXT",
     "tensor_parallel": "BLOCKDIFF_TENSOR_PARALLEL",
+    "kernels": "BLOCKDIFF_KERNELS",
     "load_aware": "BLOCKDIFF_LOAD_AWARE",
     "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
     "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
@@ -54,6 +56,8 @@ class Settings:
     device: str = "cpu"
     dtype: str = "float32"
     deterministic: bool = False
+    kernels: str | None = None  # which implementations run; None: auto
+    cuda_graphs: bool | None = None  # whether rounds are captured and replayed; None: if possible
     tensor_parallel: int = 1
     tensor_parallel_timeout_seconds: float = 60.0
     prefill_token_budget: int = 512
@@ -122,6 +126,11 @@ def _yes_or_no(name: str, text: str) -> bool:
     return bool(_choice("yes", "no")(name, text) == "yes")
 
 
+def _kernels(name: str, text: str) -> str:
+    read_choices(name, text)
+    return text
+
+
 def _digest(name: str, text: str) -> str:
     if text != NO_MANIFEST and not re.fullmatch("[0-9a-f]{64}", text):
         raise ConfigError(f"{name}: got {text!r}, allowed 64 hex digits or {NO_MANIFEST!r}")
@@ -140,6 +149,8 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "device": _choice("cpu", "cuda"),
     "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
     "deterministic": _yes_or_no,
+    "kernels": _kernels,
+    "cuda_graphs": _yes_or_no,
     "tensor_parallel": _integer(1, 64),
     "tensor_parallel_timeout_seconds": _seconds,
     "prefill_token_budget": _integer(1, 1 << 20),

@@ -84,5 +84,5 @@ def _rank(scores: Tensor) -> Tensor:
 
 def _spread(pools: Tensor, blocks: RowBlocks) -> Tensor:
     """Pools [N + 1, E] to rows [R, E]; line 0, of the rows outside, allows everything."""
-    pools[0] = True
+    pools[0].fill_(True)
     return pools.index_select(0, blocks.numbers + 1)

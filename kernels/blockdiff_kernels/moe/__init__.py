@@ -13,11 +13,11 @@ route_scaled: as the router above; w_e is then multiplied by the expert's own sc
 ``activation`` is silu or gelu_tanh (gelu by its tanh approximation) wherever silu is written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from blockdiff_kernels.moe import reference
+from blockdiff_kernels.moe import cpu, reference
 from blockdiff_kernels.pointwise import FAST, Pointwise
 
 # few rows through few small experts: computing them all costs less than sorting rows by expert
@@ -87,6 +87,22 @@ def experts(
         dense = weights.new_zeros(x.shape[0], total + 1).scatter(1, ids, weights)
         return reference.dense_experts(x, dense[:, :total], gate_up, down, activation)
     return reference.grouped_experts(x, weights, ids, gate_up, down, activation)
+
+
+def packed_experts(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Sequence[Tensor],
+    down: Sequence[Tensor],
+    activation: str = "silu",
+) -> Tensor:
+    """``experts`` on a CPU, each expert's weights packed by themselves.
+
+    gate_up E of [2I, H] and down E of [H, I], from ``blockdiff_kernels.packed``. A row's experts
+    are added up in the order of its ``ids``.
+    """
+    return cpu.packed_experts(x, weights, ids, gate_up, down, activation)
 
 
 def experts_one_by_one(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.norm import reference
+from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.pointwise import FAST, Pointwise
 
 
@@ -18,11 +19,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
     """
-    if choose("norm", x.device) is TRITON:
-        from blockdiff_kernels.norm import triton
-
-        return triton.rms_norm(x, weight, eps, triton.ZERO_CENTRED)
-    return reference.rms_norm(x, weight, eps)
+    return norm(x, weight, eps, NormKind.ZERO_CENTRED)
 
 
 def scaled_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -30,11 +27,7 @@ def scaled_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     x [..., D]; weight broadcastable to x (usually [D], or [heads, D] for per-head weights).
     """
-    if choose("norm", x.device) is TRITON:
-        from blockdiff_kernels.norm import triton
-
-        return triton.rms_norm(x, weight, eps, triton.SCALED)
-    return reference.scaled_rms_norm(x, weight, eps)
+    return norm(x, weight, eps, NormKind.SCALED)
 
 
 def plain_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -42,11 +35,19 @@ def plain_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
     x [..., D]; weight broadcastable to x, or None for no scaling.
     """
+    return norm(x, weight, eps, NormKind.NO_WEIGHT if weight is None else NormKind.PLAIN)
+
+
+def norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Tensor:
+    """The norm of ``kind``, which names one of the three above.
+
+    x [..., D]; weight broadcastable to x, None for ``NO_WEIGHT``.
+    """
     if choose("norm", x.device) is TRITON:
         from blockdiff_kernels.norm import triton
 
-        return triton.rms_norm(x, weight, eps, triton.NO_WEIGHT if weight is None else triton.PLAIN)
-    return reference.plain_rms_norm(x, weight, eps)
+        return triton.rms_norm(x, weight, eps, kind)
+    return reference.norm(x, weight, eps, kind)
 
 
 def gated_rms_norm(

@@ -3,7 +3,17 @@
 import torch
 from torch import Tensor
 
+from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.pointwise import FAST, Pointwise
+
+
+def norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Tensor:
+    """See the package."""
+    if weight is None or kind is NormKind.PLAIN:
+        return plain_rms_norm(x, weight, eps)
+    if kind is NormKind.SCALED:
+        return scaled_rms_norm(x, weight, eps)
+    return rms_norm(x, weight, eps)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

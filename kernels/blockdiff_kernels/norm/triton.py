@@ -8,11 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import ceil_div, launch, power_of_two
 from blockdiff_kernels.norm import tiles
-
-NO_WEIGHT, ZERO_CENTRED, SCALED, PLAIN = range(4)
+from blockdiff_kernels.norm.kinds import NormKind
 
 
 @triton.jit
@@ -40,7 +38,7 @@ def rms_norm_kernel(
     tl.store(y + o_x, b_x.to(y.dtype.element_ty), mask=m)
 
 
-def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: int) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Tensor:
     """x [..., D] -> the same shape; weight [D] or [heads, D], for x [..., heads, D]."""
     x = x.contiguous()
     width = x.shape[-1]
@@ -55,14 +53,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: int) -> Tensor:
         "heads": 1 if weight is None else weight.numel() // width,
         "eps": eps,
         "D": width,
-        "KIND": kind,
+        "KIND": int(kind),
         "BR": tile.rows,
         "BD": power_of_two(width),
     }
     launch(rms_norm_kernel, (ceil_div(rows, tile.rows),), arguments, tile.num_warps)
     return y
-
-
-def cost(rows: int, width: int, itemsize: int = 2) -> Cost:
-    """Of ``rms_norm`` of [rows, width]."""
-    return Cost(2 * rows * width * itemsize, 4 * rows * width)

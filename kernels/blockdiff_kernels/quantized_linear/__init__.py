@@ -7,7 +7,8 @@ even column in the low half; or float8_e4m3fn [out, in]. ``scale`` is float32 [o
 
 On a CPU with bfloat16 activations, 4-bit weights with 32, 64 or 128 columns in a group and a
 multiple of 16 rows, and 8-bit weights for few rows of x, go through torch's packed products;
-everything else is dequantised in every call, which costs time but never keeps a second copy.
+everything else is dequantised in every call, which costs time but never keeps a second copy. On a
+GPU, kernels dequantise tiles of weights on their way to the product.
 """
 
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blockdiff_kernels.implementation import TRITON, choose
+from blockdiff_kernels.projection.sources import Plain, Source
 from blockdiff_kernels.quantized_linear import cpu, reference
 
 
@@ -28,9 +31,25 @@ class Int4Blocks(NamedTuple):
 
 def quantized_linear(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
     """y [R, out] in ``x.dtype`` of x [R, in]; see the package for ``values`` and ``scale``."""
+    if choose("quantized_linear", x.device) is TRITON:
+        from blockdiff_kernels.quantized_linear import triton
+
+        return triton.quantized_projection(Plain(x), values, scale)
     if values.dtype != torch.uint8 and scale.shape[1] == 1:
         return cpu.linear_by_channel(x, values, scale)
     return cpu.linear_by_group(x, values, scale)
+
+
+def quantized_projection(
+    source: Source, values: Tensor, scale: Tensor, residual: Tensor | None = None
+) -> Tensor:
+    """``residual`` [R, out], if given, plus the projection of the source's rows [R, in]."""
+    if choose("quantized_linear", values.device) is TRITON:
+        from blockdiff_kernels.quantized_linear import triton
+
+        return triton.quantized_projection(source, values, scale, residual)
+    y = quantized_linear(source.rows(), values, scale)
+    return y if residual is None else residual + y
 
 
 def dequantize(values: Tensor, scale: Tensor) -> Tensor:
@@ -49,13 +68,16 @@ def unpack_int4(packed: Tensor) -> Tensor:
 
 
 def make_int4_blocks(values: Tensor, scale: Tensor, dtype: torch.dtype) -> Int4Blocks | None:
-    """Weights for ``linear_int4_blocks``; None where activations or shapes do not allow it.
+    """Weights for ``linear_int4_blocks``; None where activations or shapes do not allow it,
+    and where kernels read weights as they are.
 
     Scales are rounded to bfloat16, so a weight is as exact as a bfloat16 one.
     """
     rows, group = values.shape[0], 2 * values.shape[1] // scale.shape[1]
     is_possible = values.dtype == torch.uint8 and values.device.type == "cpu"
     if not is_possible or dtype != torch.bfloat16 or rows % 16 or group not in cpu.INT4_GROUPS:
+        return None
+    if choose("quantized_linear", values.device) is TRITON:
         return None
     return Int4Blocks(*cpu.make_int4_blocks(values, scale), group)
 

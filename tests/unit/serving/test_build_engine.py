@@ -57,8 +57,9 @@ def test_settings_reach_the_engine(settings: Settings, monkeypatch: pytest.Monke
     seen: list[EngineConfig] = []
     monkeypatch.setattr(Engine, "warm_up", lambda engine: seen.append(engine.config))
     chosen = replace(settings, truncate_last_block=True, load_aware=True)
-    for one in (settings, replace(chosen, load_aware_lowest_threshold=0.6)):
+    for one in (settings, replace(chosen, load_aware_lowest_threshold=0.6, cuda_graphs=False)):
         build_engine(one).loop.shutdown(0.0)
+    assert [config.cuda_graphs for config in seen] == [None, False]
     assert [config.truncate_last_block for config in seen] == [False, True]
     assert [config.load_aware for config in seen] == [None, LoadAware(0.6, 0.5)]
 
@@ -102,6 +103,7 @@ def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
         "snapshot_interval": 64,
         "truncate_last_block": True,
         "deterministic": True,
+        "cuda_graphs": False,
         "expert_statistics_interval": 0,
     }
     given = {name: {"string_value": str(v)} for name, v in as_parameters(**wanted).items()}
@@ -124,6 +126,7 @@ def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
         ("kv_cache_bytes", "9" * 5000, "allowed 1 to"),
         ("prefix_cache", "on", "allowed yes or no"),
         ("truncate_last_block", "1", "allowed yes or no"),
+        ("cuda_graphs", "auto", "allowed yes or no"),
         ("expert_statistics_interval", "-1", "allowed 0 to"),
         ("tensor_parallel", "0", "allowed 1 to 64"),
         ("tensor_parallel", "two", "allowed 1 to 64"),

@@ -13,6 +13,7 @@ from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.norm import rms_norm, scaled_rms_norm
 from blockdiff_kernels.pointwise import Pointwise
+from blockdiff_kernels.projection import Plain, Source
 from blockdiff_kernels.rope import apply_rope
 
 
@@ -39,15 +40,24 @@ class GatedAttention:
         self.kv_heads = config.num_key_value_heads
         self.dim = config.head_dim
 
-    def __call__(self, x: Tensor, layout: RoundLayout, caches: KeyValueCaches) -> Tensor:
-        """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
-        projected = self.weights.in_proj(x).view(x.shape[0], -1, self.dim)
+    def __call__(
+        self,
+        source: Source,
+        layout: RoundLayout,
+        caches: KeyValueCaches,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Rows [R, H] -> [R, H], added to ``residual`` if there is one.
+
+        Keys and values of writing rows go to ``caches`` in place.
+        """
+        projected = self.weights.in_proj.of(source).unflatten(1, (-1, self.dim))
         sizes = (self.heads + self.kv_heads, self.kv_heads, self.heads)
         turned, value, gate = projected.split_with_sizes(sizes, dim=1)
         turned = rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
         y = attend(turned, value, layout, caches, self.index) * self.pointwise.sigmoid(gate)
-        return self.weights.out_proj(y.flatten(1))
+        return self.weights.out_proj.of(Plain(y.flatten(1)), residual)
 
 
 class PlainAttention:
@@ -63,14 +73,23 @@ class PlainAttention:
         )
         self.dim = config.head_dim
 
-    def __call__(self, x: Tensor, layout: RoundLayout, caches: KeyValueCaches) -> Tensor:
-        """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place."""
-        projected = self.weights.in_proj(x).view(x.shape[0], -1, self.dim)
+    def __call__(
+        self,
+        source: Source,
+        layout: RoundLayout,
+        caches: KeyValueCaches,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Rows [R, H] -> [R, H], added to ``residual`` if there is one.
+
+        Keys and values of writing rows go to ``caches`` in place.
+        """
+        projected = self.weights.in_proj.of(source).unflatten(1, (-1, self.dim))
         turned, value = projected.split_with_sizes(self.sizes, dim=1)
         turned = scaled_rms_norm(turned, self.weights.head_norm, self.eps)
         turned = apply_rope(turned, layout.cos, layout.sin)
         y = attend(turned, value, layout, caches, self.index)
-        return self.weights.out_proj(y.flatten(1))
+        return self.weights.out_proj.of(Plain(y.flatten(1)), residual)
 
 
 def attend(

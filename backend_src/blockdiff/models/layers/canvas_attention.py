@@ -15,6 +15,7 @@ from blockdiff.models.layers.canvas_rows import RingGroup, RingLayout, RingWave
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.projection import Plain, Source
 from blockdiff_kernels.rope import apply_rope
 
 NO_SCALING = 1.0
@@ -41,15 +42,15 @@ class CanvasAttention:
         self.index = index
 
     def __call__(
-        self, x: Tensor, layout: RoundLayout, rings: RingLayout, caches: CanvasCaches
+        self, source: Source, layout: RoundLayout, rings: RingLayout, caches: CanvasCaches
     ) -> Tensor:
-        """x [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place.
+        """Rows [R, H] -> [R, H]; keys and values of writing rows go to ``caches`` in place.
 
         ``layout`` has the angles of this kind of layer.
         """
-        turned, value = self._project(x, layout.cos, layout.sin)
+        turned, value = self._project(source, layout.cos, layout.sin)
         y = self.attend(turned, value, layout, rings, caches)
-        return self.weights.out_proj(y.flatten(1))
+        return self.weights.out_proj.of(Plain(y.flatten(1)))
 
     def attend(
         self,
@@ -62,9 +63,9 @@ class CanvasAttention:
         """Query and key heads [R, Hq + Hkv, D] and value [R, Hkv, D] -> [R, Hq, D]."""
         return attend(turned, value, layout, caches, self.index, NO_SCALING)
 
-    def _project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def _project(self, source: Source, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         shape = self.shape
-        projected = self.weights.in_proj(x).view(x.shape[0], -1, shape.head_dim)
+        projected = self.weights.in_proj.of(source).unflatten(1, (-1, shape.head_dim))
         turning = self.weights.head_norm.shape[0]
         turned, value = projected[:, :turning], projected[:, -shape.kv_heads :]
         turned = plain_rms_norm(turned, self.weights.head_norm, self.eps)

@@ -1,6 +1,6 @@
 """Index maps of a round for encoder-decoder models: which rows are canvas, and sliding windows.
 
-Complements ``layout``; knows nothing of layers.
+Complements ``host_layout`` and ``layout``; knows nothing of layers.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.filled_maps import repeat, snapshot_lines
+from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
 from blockdiff.models.layers.looks import Look, Sight
+from blockdiff.models.layers.segments import GroupRows
 from blockdiff.models.numerics import Numerics
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.pages import Ints
-from blockdiff.transfer import to_device
+from blockdiff.transfer import Array
 from blockdiff_kernels.attention import window_visibility
 
 
@@ -28,20 +32,35 @@ class CanvasRows:
     slots: Tensor  # [P]
     places: Tensor  # [P] in the canvas
 
+    @classmethod
+    def of(cls, moved: Mapping[str, Tensor]) -> "CanvasRows":
+        """Those of ``CanvasHostLayout``, once moved."""
+        return cls(*(moved[f"canvas.{name}"] for name in ("is_canvas", "rows", "slots", "places")))
 
-def find_canvas_rows(batch: RoundBatch, device: torch.device) -> CanvasRows:
+
+@dataclass(frozen=True, eq=False)
+class CanvasHostLayout(HostLayout):
+    """A layout whose arrays also say where canvases and rings lie."""
+
+    waves: tuple[tuple[int, ...], ...]
+    """Groups of each wave of writing segments."""
+
+
+def _canvas_arrays(batch: RoundBatch, shape: RoundShape | None) -> dict[str, Array]:
     """Where the canvases of ``batch`` lie."""
     owners = batch.owners
-    is_canvas = ~batch.is_writing[owners]
-    rows = np.flatnonzero(is_canvas)
+    rows = np.flatnonzero(~batch.is_writing[owners])
+    is_canvas = np.zeros(len(batch.token_ids), np.int64)
+    is_canvas[rows] = 1
     owners = owners[rows]
-    arrays = {
-        "is_canvas": is_canvas.astype(np.int64),
-        "rows": rows,
-        "slots": batch.slots[owners],
-        "places": batch.positions[rows] - batch.contexts[owners],
+    maps = {
+        "canvas.rows": rows,
+        "canvas.slots": batch.slots[owners],
+        "canvas.places": batch.positions[rows] - batch.contexts[owners],
     }
-    return CanvasRows(**to_device(arrays, device))
+    if shape is not None:
+        maps = {name: repeat(own, shape.previews * shape.width) for name, own in maps.items()}
+    return {"canvas.is_canvas": is_canvas, **maps}
 
 
 @dataclass
@@ -73,55 +92,83 @@ class RingLayout:
     canvases: tuple[RingGroup, ...]
 
 
-def build_ring_layout(
-    batch: RoundBatch, layout: RoundLayout, window: int, capacity: int, numerics: Numerics
-) -> RingLayout:
-    """Index maps for rings of ``capacity`` places and a sliding ``window`` of positions."""
-    groups, arrays = layout.groups, dict[str, Ints]()
-    for number, group in enumerate(groups):
-        places = _read_places(batch, group, capacity)
+def make_canvas_host_layout(
+    layout: HostLayout, capacity: int, shape: RoundShape | None
+) -> CanvasHostLayout:
+    """``layout`` with the maps of its canvases and of rings of ``capacity`` places."""
+    batch = layout.batch
+    arrays = layout.arrays | _canvas_arrays(batch, shape)
+    waves: dict[int, list[int]] = {}
+    for number, group in enumerate(layout.groups):
+        if group.wave is not None:
+            waves.setdefault(group.wave, []).append(number)
+        places = _read_places(batch, group, capacity, is_full=shape is not None)
         if places is not None:
-            arrays[f"places {number}"] = places
-    members: dict[int, list[int]] = {}
-    for number, group in enumerate(groups):
-        if group.host.wave is not None:
-            members.setdefault(group.host.wave, []).append(number)
-    for wave, numbers in members.items():
-        segments = np.concatenate([groups[number].host.members for number in numbers])
-        for name, array in _wave_arrays(batch, segments, capacity).items():
-            arrays[f"{name} {wave}"] = array
-    moved = to_device(arrays, layout.token_ids.device)
+            arrays[f"{number}.ring_places"] = places
+    for wave, numbers in enumerate(waves.values()):
+        segments = np.concatenate([layout.groups[number].members for number in numbers])
+        for name, array in _wave_arrays(batch, segments, capacity, shape).items():
+            arrays[f"ring{wave}.{name}"] = array
+    return CanvasHostLayout(
+        batch,
+        arrays,
+        layout.groups,
+        layout.page_length,
+        layout.block_count,
+        waves=tuple(tuple(numbers) for numbers in waves.values()),
+    )
+
+
+def make_ring_layout(
+    host: CanvasHostLayout,
+    layout: RoundLayout,
+    moved: Mapping[str, Tensor],
+    window: int,
+    numerics: Numerics,
+) -> RingLayout:
+    """The rings of ``host``, whose arrays are ``moved``, for a sliding ``window`` of positions."""
     rings = [
-        _ring_group(group, moved.get(f"places {number}"), window, numerics)
-        for number, group in enumerate(groups)
+        _ring_group(group, moved.get(f"{number}.ring_places"), window, numerics)
+        for number, group in enumerate(layout.groups)
     ]
     return RingLayout(
         waves=tuple(
-            _wave(tuple(rings[number] for number in numbers), moved, wave)
-            for wave, numbers in members.items()
+            _wave(tuple(rings[number] for number in numbers), moved, f"ring{wave}.")
+            for wave, numbers in enumerate(host.waves)
         ),
         canvases=tuple(ring for ring in rings if not ring.rows.is_writing),
     )
 
 
-def _read_places(batch: RoundBatch, group: SegmentGroup, capacity: int) -> Ints | None:
-    contexts = batch.contexts[group.host.members, None]
-    cached = min(int(contexts.max()), capacity)
+def _read_places(batch: RoundBatch, group: GroupRows, capacity: int, is_full: bool) -> Ints | None:
+    contexts = batch.contexts[group.members, None]
+    cached = capacity if is_full else min(int(contexts.max()), capacity)
     if not cached:
         return None
-    lines = batch.slots[group.host.members, None] * capacity
+    lines = batch.slots[group.members, None] * capacity
     # places before position 0 wrap around to rows that are not visible
     places: Ints = lines + (contexts + np.arange(-cached, 0)) % capacity
     return places
 
 
-def _wave_arrays(batch: RoundBatch, segments: Ints, capacity: int) -> dict[str, Ints]:
+def _wave_arrays(
+    batch: RoundBatch, segments: Ints, capacity: int, shape: RoundShape | None
+) -> dict[str, Array]:
     """What the writing ``segments`` of one wave leave in the rings."""
     owners, ends = batch.owners, batch.contexts + batch.lengths
-    is_kept = np.isin(owners, segments) & (batch.positions >= (ends - capacity)[owners])
+    is_kept = np.isin(owners, segments) & (
+        batch.positions[: len(owners)] >= (ends - capacity)[owners]
+    )
     rows = np.flatnonzero(is_kept)
     lines = batch.slots[owners[rows]]
-    found = {"rows": rows, "kept": lines * capacity + batch.positions[rows] % capacity}
+    found: dict[str, Array] = {
+        "rows": rows,
+        "kept": lines * capacity + batch.positions[rows] % capacity,
+    }
+    if shape is not None:
+        found = {name: repeat(own, shape.writing * shape.width) for name, own in found.items()}
+        found["from"], found["to"] = batch.slots[segments], snapshot_lines(batch, shape)
+        return found
     if batch.snapshots is not None:
         chosen = segments[batch.snapshots[segments] >= 0]
         if len(chosen):
@@ -129,13 +176,13 @@ def _wave_arrays(batch: RoundBatch, segments: Ints, capacity: int) -> dict[str, 
     return found
 
 
-def _wave(groups: tuple[RingGroup, ...], moved: Mapping[str, Tensor], wave: int) -> RingWave:
-    source = moved.get(f"from {wave}")
+def _wave(groups: tuple[RingGroup, ...], moved: Mapping[str, Tensor], own: str) -> RingWave:
+    source = moved.get(own + "from")
     return RingWave(
         groups=groups,
-        kept_rows=moved[f"rows {wave}"],
-        kept_places=moved[f"kept {wave}"],
-        snapshots=None if source is None else (source, moved[f"to {wave}"]),
+        kept_rows=moved[own + "rows"],
+        kept_places=moved[own + "kept"],
+        snapshots=None if source is None else (source, moved[own + "to"]),
     )
 
 

@@ -4,6 +4,7 @@ Knows how to apply chosen experts; knows nothing of routing or of checkpoints.
 """
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -57,3 +58,37 @@ class DenseExperts(Experts):
     def weigh_all(self, x: Tensor, weights: Tensor) -> Tensor:
         """The same with weights [R, count] of every expert: two matrix products."""
         return all_experts(x, weights, self.gate_up, self.down, self.activation)
+
+
+class ExpertStack(Protocol):
+    """Experts while they are read, one after the other."""
+
+    def place(self) -> tuple[Tensor, Tensor]:
+        """Zeros for the next expert's gate_up [2I, H] and down [I, H], to write to.
+
+        What ``place`` gave before is not written to any more.
+        """
+        ...
+
+    def finish(self, activation: str) -> Experts:
+        """All experts placed."""
+        ...
+
+
+class DenseStack:
+    """An ``ExpertStack`` that reads into the two tensors of ``DenseExperts``."""
+
+    def __init__(self, total: int, inner: int, hidden: int, like: Tensor) -> None:
+        self.gate_up = like.new_zeros(total, 2 * inner, hidden)
+        self.down = like.new_zeros(total, inner, hidden)
+        self.placed = 0
+
+    def place(self) -> tuple[Tensor, Tensor]:
+        """See ``ExpertStack``."""
+        self.placed += 1
+        return self.gate_up[self.placed - 1], self.down[self.placed - 1]
+
+    def finish(self, activation: str) -> DenseExperts:
+        """See ``ExpertStack``."""
+        assert self.placed == len(self.down), "every expert has been placed"
+        return DenseExperts(self.gate_up, self.down, activation)

@@ -16,7 +16,7 @@ from blockdiff.models.layers.trace import Trace
 from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.conv import causal_conv
 from blockdiff_kernels.gated_delta import decay_and_beta, gated_delta
-from blockdiff_kernels.norm import gated_rms_norm
+from blockdiff_kernels.projection import GatedNormed, Source
 
 
 @dataclass
@@ -67,10 +67,18 @@ class GatedDeltaMixer:
         self.split = (config.conv_channels, inner, self.value_heads, self.value_heads)
 
     def __call__(
-        self, x: Tensor, layout: RoundLayout, caches: SlotCaches, trace: Trace | None
+        self,
+        source: Source,
+        layout: RoundLayout,
+        caches: SlotCaches,
+        trace: Trace | None,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        """x [R, H] -> [R, H]. Writing groups update ``caches`` in place before previews run."""
-        projected = self.weights.in_proj(x)
+        """Rows [R, H] -> [R, H], added to ``residual`` if there is one.
+
+        Writing groups update ``caches`` in place before previews run.
+        """
+        projected = self.weights.in_proj.of(source)
         _, z, _, _ = projected.split_with_sizes(self.split, dim=-1)
         mixed = []
         for group in layout.groups:
@@ -81,8 +89,8 @@ class GatedDeltaMixer:
                 mixed.append(self.preview(rows, group, caches, trace))
         y = layout.flatten(mixed)
         gate = z.view(-1, self.value_heads, self.value_dim)
-        y = gated_rms_norm(y, gate, self.weights.norm, self.eps, self.numerics.pointwise)
-        return self.weights.out_proj(y.flatten(1))
+        heads = GatedNormed(y, gate, self.weights.norm, self.eps, self.numerics.pointwise)
+        return self.weights.out_proj.of(heads, residual)
 
     def preview(
         self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None

@@ -1,27 +1,22 @@
 """Where the rows of a round go: padded segment groups and the way back, computed once per round.
 
-Made on the host and moved by one transfer. Knows nothing of layers; every layer reads the same
-layout.
+Made of tensors that the host has filled, by device operations alone, so that it can be part of a
+captured step. Knows nothing of layers; every layer reads the same layout.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from blockdiff.cache import LayerCaches
-from blockdiff.models.base import RoundBatch
+from blockdiff.models.layers.flat import FlatGroup, flat_group
 from blockdiff.models.layers.grid_rows import GridRows, make_grid_rows
+from blockdiff.models.layers.host_layout import HostLayout
 from blockdiff.models.layers.looks import Look, Sight
-from blockdiff.models.layers.page_maps import page_table, read_pages, written_places
-from blockdiff.models.layers.row_blocks import BlockCover, number_blocks
-from blockdiff.models.layers.segments import GroupRows, group_segments, way_back
+from blockdiff.models.layers.segments import GroupRows
 from blockdiff.models.numerics import Numerics
-from blockdiff.pages import Ints
-from blockdiff.transfer import to_device
 from blockdiff_kernels.attention import visibility
 from blockdiff_kernels.coreset import RowBlocks
 from blockdiff_kernels.rope import rope_angles
@@ -40,6 +35,7 @@ class SegmentGroup:
     look: Look  # its attention over pages
     snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
     snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
+    flat: FlatGroup | None = None  # None: no op goes by flat rows
     _grid: GridRows | None = None
 
     @property
@@ -75,7 +71,14 @@ class RoundLayout:
     sin: Tensor
     written_rows: Tensor  # [W] flat rows of writing segments
     written_places: Tensor  # [W] in pages laid end to end
+    written_map: Tensor | None  # [R] these places by row, NOT_WRITTEN elsewhere; None: as ``flat``
     blocks: RowBlocks | None  # for routers that look at whole blocks
+    row_count: Tensor | None  # [1] int32: rows from there on are fillers; None: there are none
+    logit_count: Tensor | None  # [1] int32: the same of logit rows
+
+    def finishing(self) -> "RoundLayout":
+        """The layout of the logit rows alone, for layers that need no more than count rows."""
+        return replace(self, row_count=self.logit_count)
 
     def flatten(self, parts: list[Tensor]) -> Tensor:
         """One [G, T, ...] result per group -> flat rows [R, ...]."""
@@ -91,74 +94,30 @@ class Rotary(NamedTuple):
     theta: float
 
 
-def build_layout(
-    batch: RoundBatch,
-    caches: LayerCaches,
-    numerics: Numerics,
-    rotary: Rotary,
-    is_block_causal: bool = False,
-    cover: BlockCover | None = None,
+def make_layout(
+    host: HostLayout, moved: Mapping[str, Tensor], rotary: Rotary, numerics: Numerics
 ) -> RoundLayout:
-    """Index maps for ``batch``; its segments may come in any order of phases.
-
-    Rows of a writing segment see their own segment causally or, for ``is_block_causal``, all of
-    their block and the blocks before it. ``cover``: the rows whose blocks routers ask for.
-    """
-    groups = group_segments(batch, numerics.is_deterministic)
-    page_length, table = caches.room.pool.page_length, page_table(batch, caches.room)
-    arrays = {name: getattr(batch, name) for name in ("token_ids", "positions", "logit_rows")}
-    back, count = way_back(groups, len(batch.token_ids)), 0
-    if back is not None:
-        arrays["unpad"] = back
-    arrays["written_rows"], arrays["written_places"] = written_places(batch, table, page_length)
-    if cover is not None:
-        blocks = number_blocks(batch, cover)
-        arrays["blocks"], count = blocks.numbers, blocks.count
-    for number, group in enumerate(groups):
-        pages = read_pages(table, batch.contexts, group, page_length)
-        for name, array in _group_arrays(batch, group, pages, is_block_causal).items():
-            arrays[f"{number}.{name}"] = array
-    moved = to_device(arrays, caches.device)
+    """The layout of ``host``, whose arrays are the tensors ``moved`` of one device."""
     cos, sin = rope_angles(moved["positions"], *rotary)
+    count = host.block_count
     return RoundLayout(
         token_ids=moved["token_ids"],
         positions=moved["positions"],
         logit_rows=moved["logit_rows"],
         groups=tuple(
-            _group(group, moved, f"{number}.", page_length, numerics)
-            for number, group in enumerate(groups)
+            _group(group, moved, f"{number}.", host.page_length, numerics)
+            for number, group in enumerate(host.groups)
         ),
         unpad=moved.get("unpad"),
         cos=cos,
         sin=sin,
         written_rows=moved["written_rows"],
         written_places=moved["written_places"],
-        blocks=None if cover is None else RowBlocks(moved["blocks"], count),
+        written_map=moved.get("written_map"),
+        blocks=None if count is None else RowBlocks(moved["blocks"], count),
+        row_count=moved.get("row_count"),
+        logit_count=moved.get("logit_count"),
     )
-
-
-def _group_arrays(
-    batch: RoundBatch, group: GroupRows, pages: Ints | None, is_block_causal: bool
-) -> dict[str, Ints]:
-    """What a group needs on the device; maps that it can do without are left out."""
-    members = group.members
-    found = {
-        "slots": batch.slots[members],
-        "contexts": batch.contexts[members],
-        "lengths": group.lengths,
-    }
-    if group.is_padded or len(members) != len(batch.slots):
-        found["rows"] = group.rows.ravel()
-    if pages is not None:
-        found["pages"] = pages
-    if is_block_causal:
-        found["block_lengths"] = batch.block_lengths[members]
-    if group.is_writing and batch.snapshots is not None:
-        lines = batch.snapshots[members]
-        picked = np.flatnonzero(lines >= 0)
-        if len(picked):
-            found["snapshot_members"], found["snapshot_lines"] = picked, lines[picked]
-    return found
 
 
 def _group(
@@ -188,4 +147,5 @@ def _group(
         look=numerics.look(Sight(contexts, group.width, pages, page_length, visible, mask)),
         snapshot_members=moved.get(own + "snapshot_members"),
         snapshot_lines=moved.get(own + "snapshot_lines"),
+        flat=flat_group(group, moved, own),
     )

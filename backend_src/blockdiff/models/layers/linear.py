@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from blockdiff_kernels.projection import Plain, Source, projection
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,6 +29,11 @@ class Linear(ABC):
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, in] -> [R, out] in the dtype of ``x``."""
+
+    def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
+        """``residual`` [R, out], if given, plus the projection of the source's rows [R, in]."""
+        y = self(source.rows())
+        return y if residual is None else residual + y
 
     @abstractmethod
     def rows(self, spans: Sequence[Span]) -> "Linear":
@@ -56,7 +62,11 @@ class DenseLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, in] -> [R, out]."""
-        return functional.linear(x, self.weight)
+        return projection(Plain(x), self.weight)
+
+    def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
+        """See ``Linear``."""
+        return projection(source, self.weight, residual)
 
     def rows(self, spans: Sequence[Span]) -> "DenseLinear":
         """The outputs of ``spans``, laid end to end; a single span shares memory."""

@@ -14,8 +14,8 @@ from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
 from blockdiff.models.layers.routers import Router
-from blockdiff_kernels.moe import gated
 from blockdiff_kernels.pointwise import FAST, Pointwise
+from blockdiff_kernels.projection import GatedPair, Source
 
 
 @dataclass
@@ -26,10 +26,16 @@ class DenseMlp:
     down: Linear  # I -> H
     pointwise: Pointwise = FAST
 
-    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
-        """x [R, H] -> [R, H]; there are no hits to count."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(gated(gate, up, pointwise=self.pointwise))
+    def __call__(
+        self,
+        source: Source,
+        layout: RoundLayout,
+        hits: LayerHits | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Rows [R, H] -> [R, H], added to ``residual`` if given; there are no hits to count."""
+        inner = GatedPair(self.gate_up.of(source), pointwise=self.pointwise)
+        return self.down.of(inner, residual)
 
 
 @dataclass
@@ -41,8 +47,18 @@ class RoutedExperts:
     router_dtype: torch.dtype  # what the router computes in
     experts: Experts  # E routed ones, the shared expert follows as N experts of their width
 
-    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
-        """x [R, H] -> [R, H]; the routed experts that rows choose are added to ``hits``."""
+    def __call__(
+        self,
+        source: Source,
+        layout: RoundLayout,
+        hits: LayerHits | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Rows [R, H] -> [R, H], added to ``residual`` if given.
+
+        The routed experts that rows choose are added to ``hits``.
+        """
+        x = source.rows()
         logits = self.router(x.to(self.router_dtype))
         weights, ids = self.choose(logits, layout.blocks)
         if hits is not None:
@@ -52,4 +68,5 @@ class RoutedExperts:
             always = torch.arange(routed, total, device=x.device)
             ids = torch.cat((ids, always.expand(x.shape[0], -1)), dim=1)
             weights = functional.pad(weights, (0, len(always)), value=1.0)
-        return self.experts(x, weights, ids)
+        y = self.experts(x, weights, ids)
+        return y if residual is None else residual + y

@@ -24,14 +24,17 @@ def page_table(batch: RoundBatch, room: CacheRoom) -> Ints:
     return batch.pages
 
 
-def read_pages(table: Ints, contexts: Ints, group: GroupRows, page_length: int) -> Ints | None:
+def read_pages(
+    table: Ints, contexts: Ints, group: GroupRows, page_length: int, count: int | None = None
+) -> Ints | None:
     """[G, n] pages of the cached rows that ``group`` reads; None: there are none.
 
-    n is a bucket, so that shapes repeat. What a segment does not need repeats its first page: it is
-    masked, and whatever it holds is the segment's own.
+    n is ``count`` or else a bucket, so that shapes repeat. What a segment does not need repeats
+    its first page: it is masked, and whatever it holds is the segment's own.
     """
     contexts = contexts[group.members]
-    count = round_up(count_pages(int(contexts.max()), page_length))
+    if count is None:
+        count = round_up(count_pages(int(contexts.max()), page_length))
     if not count:
         return None
     columns = np.arange(count)

@@ -11,10 +11,13 @@ from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.group import Group
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear
-from blockdiff_kernels.moe import gated, route_scaled
+from blockdiff_kernels.moe import route_scaled
 from blockdiff_kernels.norm import plain_rms_norm
+from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.pointwise import FAST, Pointwise
+from blockdiff_kernels.projection import GatedPair, Normed, Source
 
+PLAIN = NormKind.PLAIN
 GELU = "gelu_tanh"
 
 
@@ -26,10 +29,9 @@ class GeluMlp:
     down: Linear  # I -> H
     pointwise: Pointwise = FAST
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [R, H] -> [R, H]."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(gated(gate, up, GELU, self.pointwise))
+    def __call__(self, source: Source) -> Tensor:
+        """Rows [R, H] -> [R, H]."""
+        return self.down.of(GatedPair(self.gate_up.of(source), GELU, self.pointwise))
 
 
 @dataclass
@@ -65,7 +67,7 @@ class ParallelFeedForward:
 
     def __call__(self, x: Tensor, hits: LayerHits | None = None) -> Tensor:
         """x [R, H], the residual stream -> [R, H] to add to it; counts choices in ``hits``."""
-        dense = self.group.all_reduce(self.dense(plain_rms_norm(x, self.before_dense, self.eps)))
+        dense = self.group.all_reduce(self.dense(Normed(x, self.before_dense, self.eps, PLAIN)))
         # the router reads the residual stream itself
         weights, ids = self.router(x)
         if hits is not None:
@@ -88,5 +90,5 @@ class SelfConditioning:
 
     def __call__(self, x: Tensor, signal: Tensor) -> Tensor:
         """x, signal [P, H] -> [P, H]; a signal of zeros adds nothing, the norm still applies."""
-        added = self.group.all_reduce(self.mlp(plain_rms_norm(signal, self.before, self.eps)))
+        added = self.group.all_reduce(self.mlp(Normed(signal, self.before, self.eps, PLAIN)))
         return plain_rms_norm(x + added, None, self.eps)

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span
+from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.moe import experts_one_by_one, gated
+from blockdiff_kernels.projection import Source
 from blockdiff_kernels.quantized_linear import (
     Int4Blocks,
     linear_int4_blocks,
     make_int4_blocks,
     quantized_linear,
+    quantized_projection,
     unpack_int4,
 )
 
@@ -45,6 +48,12 @@ class QuantizedLinear(Linear):
         if self._blocks is not None:
             return linear_int4_blocks(x, self._blocks)
         return quantized_linear(x, *self._own())
+
+    def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
+        """See ``Linear``."""
+        if self.values is None or choose("quantized_linear", self.values.device) is not TRITON:
+            return super().of(source, residual)
+        return quantized_projection(source, *self._own(), residual)
 
     def rows(self, spans: Sequence[Span]) -> "QuantizedLinear":
         """The outputs of ``spans``, laid end to end."""

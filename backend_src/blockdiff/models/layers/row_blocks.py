@@ -35,7 +35,7 @@ def number_blocks(batch: RoundBatch, cover: BlockCover) -> BlockNumbers:
     """
     owner = batch.owners
     is_written = batch.is_writing[owner]
-    grid = batch.positions // batch.block_lengths[owner]
+    grid = batch.positions[: len(owner)] // batch.block_lengths[owner]
     is_first = np.ones(len(owner), np.bool_)
     is_first[1:] = (owner[1:] != owner[:-1]) | is_written[1:] & (grid[1:] != grid[:-1])
     if cover is BlockCover.PREVIEWS:

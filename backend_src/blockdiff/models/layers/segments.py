@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blockdiff.models.base import RoundBatch
+from blockdiff.models.round_shape import RoundShape
 from blockdiff.pages import Ints
 
 Flags = npt.NDArray[np.bool_]
@@ -56,6 +57,23 @@ def group_segments(batch: RoundBatch, separates_blocks: bool = False) -> list[Gr
     return [_group(batch, wave, np.flatnonzero(picked)) for wave, picked in chosen if picked.any()]
 
 
+def shaped_groups(batch: RoundBatch, shape: RoundShape) -> list[GroupRows]:
+    """The groups of a batch that was filled up to ``shape``: one that writes, one of previews."""
+    members, last = np.arange(len(batch.slots)), len(batch.token_ids) - 1
+    parts = ((0, members[: shape.writing]), (None, members[shape.writing :]))
+    return [
+        GroupRows(
+            wave,
+            chosen,
+            batch.lengths[chosen],
+            np.minimum(_rows(batch, chosen, shape.width), last),
+            is_padded=True,
+        )
+        for wave, chosen in parts
+        if len(chosen)
+    ]
+
+
 def _number_waves(batch: RoundBatch) -> Ints:
     """[S] how many earlier writing segments of its slot a writing segment has; -1 for previews."""
     waves = np.full(len(batch.slots), -1, np.int64)
@@ -70,20 +88,26 @@ def _number_waves(batch: RoundBatch) -> Ints:
 
 
 def _group(batch: RoundBatch, wave: int | None, members: Ints) -> GroupRows:
-    starts, lengths = batch.segment_starts[members], batch.lengths[members]
-    steps = np.arange(lengths.max())
-    rows = starts[:, None] + np.minimum(steps, lengths[:, None] - 1)
-    return GroupRows(wave, members, lengths, rows, bool(lengths.min() != len(steps)))
+    lengths = batch.lengths[members]
+    width = int(lengths.max())
+    rows = _rows(batch, members, width)
+    return GroupRows(wave, members, lengths, rows, bool(lengths.min() != width))
+
+
+def _rows(batch: RoundBatch, members: Ints, width: int) -> Ints:
+    last = np.maximum(batch.lengths[members, None] - 1, 0)
+    rows: Ints = batch.segment_starts[members, None] + np.minimum(np.arange(width), last)
+    return rows
 
 
 def way_back(groups: list[GroupRows], total: int) -> Ints | None:
     """For every flat row, where it lies in the groups' padded rows laid end to end.
 
-    None: the rows of the only group are in order.
+    None: the rows of the only group are in order. Rows of no segment are sent to the first place.
     """
     if len(groups) == 1 and not groups[0].is_padded:
         return None
-    back, offset = np.empty(total, np.int64), 0
+    back, offset = np.zeros(total, np.int64), 0
     for group in groups:
         rows, places = group.rows.ravel(), np.arange(offset, offset + group.rows.size)
         if group.is_padded:

@@ -14,6 +14,7 @@ from blockdiff.models.layers.linear import Linear
 from blockdiff.models.layers.routers import Router
 from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.moe import route, weigh_with_shared, with_shared
+from blockdiff_kernels.projection import Source
 
 
 @dataclass
@@ -35,8 +36,21 @@ class SparseMoe:
         self.num_experts = num_experts
         self.top_k = top_k
 
-    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
-        """x [R, H] -> [R, H]; the routed experts that rows choose are added to ``hits``."""
+    def __call__(
+        self,
+        source: Source,
+        layout: RoundLayout,
+        hits: LayerHits | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Rows [R, H] -> [R, H], added to ``residual`` if given.
+
+        The routed experts that rows choose are added to ``hits``.
+        """
+        y = self._mix(source.rows(), layout, hits)
+        return y if residual is None else residual + y
+
+    def _mix(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None) -> Tensor:
         own = self.weights.experts
         routing, gate = self._score(x)
         if own.prefers_all(x.shape[0]):
@@ -71,8 +85,7 @@ class CoresetMoe(SparseMoe):
         super().__init__(weights, num_experts, top_k, numerics)
         self.choose = choose
 
-    def __call__(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None = None) -> Tensor:
-        """x [R, H] -> [R, H]; the routed experts that rows choose are added to ``hits``."""
+    def _mix(self, x: Tensor, layout: RoundLayout, hits: LayerHits | None) -> Tensor:
         own = self.weights.experts
         routing, gate = self._score(x)
         weights, ids = self.choose(routing, layout.blocks)

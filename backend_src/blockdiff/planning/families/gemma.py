@@ -45,6 +45,7 @@ def _attention(
         kv_heads=kind.kv_heads,
         head_dim=kind.head_dim,
         kept=None if kind.window is None else kind.window - 1,
+        has_value_projection=kind.has_value_projection,
     )
 
 

@@ -1,0 +1,164 @@
+"""``blockdiff plan --speed``: the ceiling on tokens per second that bytes and operations set.
+
+Knows flags and tables; the sums are made in ``blockdiff.planning.speed``.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from blockdiff.errors import ConfigError
+from blockdiff.planning import PlannedModel
+from blockdiff.planning.speed.devices import find_rates
+from blockdiff.planning.speed.forecast import TOKENS_PER_FORWARD, Forecast, Question, forecast
+from blockdiff.planning.speed.routing import Routing
+from blockdiff.planning.speed.weights import weight_format
+
+NOTE = (
+    "A ceiling computed from bytes and floating-point operations, every kernel at the full rates "
+    "and nothing between them: not measured."
+)
+LEGEND = (
+    "experts: read in each layer. TPF n: tokens/s where n tokens settle per forward and request.",
+    "commits: what those of all blocks add to a forward. AR: the same weights, token by token.",
+)
+_SHOWN = (1, 2, 4, 8)
+_STATES = {"fp32": 4.0, "bf16": 2.0}
+_WIDE = 148
+
+
+def make_question(
+    model: PlannedModel, dtype: str, block_length: int, given: dict[str, Any]
+) -> Question:
+    """What is asked, from checked flags; ``given`` are those of ``OWN_FLAGS``."""
+    if dtype == "fp32":
+        raise ConfigError("--dtype fp32: devices have no rate for it here; take bf16 or smaller")
+    states = _STATES.get(given["state_dtype"])
+    if states is None:
+        raise ConfigError(f"--state-dtype {given['state_dtype']}: allowed are fp32 and bf16")
+    experts = model.shape.experts
+    if experts is None and (given["coreset"] is not None or given["diversity"] != 1):
+        raise ConfigError("--coreset, --diversity: this model has no experts; leave them out")
+    if experts is not None and not experts.chosen <= (given["coreset"] or experts.count):
+        raise ConfigError(f"--coreset {given['coreset']}: a row chooses {experts.chosen} experts")
+    return Question(
+        shape=model.shape,
+        weights=weight_format(dtype, model.stored),
+        rates=find_rates(given["gpu"], given["bandwidth"], given["flops"]),
+        block_length=block_length,
+        context=given["context"],
+        routing=Routing(given["diversity"], given["coreset"]),
+        state_bytes=states,
+    )
+
+
+def run(asked: Question, dtype: str, batches: str, is_json: bool, png: Path | None) -> None:
+    """Print the forecast for every batch, and draw it where a file is named."""
+    found = [forecast(asked, batch) for batch in _numbers(batches)]
+    if png is not None:
+        from blockdiff.cli.speed_picture import draw
+
+        draw(png, asked, found)
+    if is_json:
+        typer.echo(json.dumps(as_json(asked, dtype, found), indent=1))
+    else:
+        show(asked, dtype, found)
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= 4096 for part in parts):
+        raise ConfigError(f"--batches {text[:60]!r}: must be numbers from 1 to 4096, e.g. 1,4,16")
+    return [int(part) for part in parts]
+
+
+def as_json(asked: Question, dtype: str, found: Sequence[Forecast]) -> dict[str, Any]:
+    """Everything, the kernels of each forward included; seconds, bytes and operations."""
+    rates = asked.rates
+    return {
+        "note": NOTE,
+        "model": asked.shape.family,
+        "dtype": dtype,
+        "device": rates.name,
+        "bytes_per_second": rates.bytes_per_second,
+        "flops_per_second": rates.flops_per_second,
+        "source": rates.source,
+        "block_length": asked.block_length,
+        "context": asked.context,
+        "batches": [_batch_as_json(asked, one) for one in found],
+    }
+
+
+def _batch_as_json(asked: Question, one: Forecast) -> dict[str, Any]:
+    return {
+        "batch": one.batch,
+        "rows": one.rows,
+        "distinct_experts": one.distinct_experts,
+        "forward_seconds": one.forward_seconds,
+        "commit_seconds": one.commit_seconds,
+        "tokens_per_second": {n: one.tokens_per_second(n) for n in TOKENS_PER_FORWARD},
+        "with_commits": {n: one.with_commits(n) for n in TOKENS_PER_FORWARD},
+        "autoregressive_seconds": one.autoregressive_seconds,
+        "autoregressive_tokens_per_second": one.autoregressive_tokens_per_second,
+        "break_even_tokens_per_forward": one.break_even,
+        **one.cost._asdict(),
+        "kernels": [
+            {"name": k.name, "times": k.times, **k.cost._asdict(), "seconds": asked.seconds([k])}
+            for k in one.kernels
+        ],
+    }
+
+
+def show(asked: Question, dtype: str, found: Sequence[Forecast]) -> None:
+    """A table for people."""
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=_WIDE)
+    rates = asked.rates
+    console.print(
+        f"{asked.shape.family}, weights in {dtype}, on {rates.name}: "
+        f"{rates.bytes_per_second / 1e12:g} TB/s, {rates.flops_per_second / 1e12:g} TFLOP/s "
+        f"({rates.source})",
+        soft_wrap=True,
+    )
+    console.print(f"blocks of {asked.block_length}, context {asked.context:,}{_routing(asked)}")
+    console.print(NOTE, soft_wrap=True)
+    names = ["batch", "rows", "experts", "forward, ms", "forwards/s"]
+    names += [f"TPF {n}" for n in _SHOWN]
+    names += ["commits, ms", "AR, ms", "AR tokens/s", "TPF to match"]
+    table = Table(*(Column(name, justify="right") for name in names))
+    for one in found:
+        table.add_row(*_cells(one))
+    console.print(table)
+    for line in LEGEND:
+        console.print(line)
+
+
+def _routing(asked: Question) -> str:
+    if asked.shape.experts is None:
+        return ""
+    own = asked.routing
+    said = ", experts drawn uniformly"
+    if own.coreset is not None:
+        said += f" from {own.coreset} of each block"
+    return said + (f", {own.diversity:.0%} of the rows anew" if own.diversity < 1 else "")
+
+
+def _cells(one: Forecast) -> list[str]:
+    experts = "-" if one.distinct_experts is None else f"{one.distinct_experts:.0f}"
+    return [
+        str(one.batch),
+        str(one.rows),
+        experts,
+        f"{one.forward_seconds * 1e3:.2f}",
+        f"{1 / one.forward_seconds:.1f}",
+        *(f"{one.tokens_per_second(n):,.0f}" for n in _SHOWN),
+        f"{one.commit_seconds * 1e3:.2f}",
+        f"{one.autoregressive_seconds * 1e3:.2f}",
+        f"{one.autoregressive_tokens_per_second:,.0f}",
+        f"{one.break_even:.1f}",
+    ]

@@ -1,0 +1,49 @@
+"""Options of ``blockdiff plan --speed`` and which of the command's flags go together.
+
+Needs no torch, as the command without --speed does not.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blockdiff.errors import ConfigError
+from blockdiff.planning.speed.devices import DEVICES
+
+Speed = Annotated[
+    bool, typer.Option("--speed", help="Say how fast it could be at most, instead of its memory.")
+]
+Gpu = Annotated[str, typer.Option(help=f"With --speed: {', '.join(DEVICES)}.")]
+Bandwidth = Annotated[str | None, typer.Option(help="With --speed: instead, e.g. 4.3TB/s.")]
+Flops = Annotated[str | None, typer.Option(help="With --speed: and with it, e.g. 790TFLOP/s.")]
+Context = Annotated[int, typer.Option(min=0, help="With --speed: committed tokens of a request.")]
+Batches = Annotated[str, typer.Option(help="With --speed: requests at once, e.g. 1,4,16.")]
+Coreset = Annotated[
+    int | None, typer.Option(min=1, help="With --speed: experts that a block draws from.")
+]
+Diversity = Annotated[
+    float,
+    typer.Option(min=0.01, max=1, help="With --speed: share of a block's rows that draw anew."),
+]
+StateDtype = Annotated[str, typer.Option(help="With --speed: of recurrent states, fp32 or bf16.")]
+Png = Annotated[Path | None, typer.Option(help="With --speed: draw tokens per second, too.")]
+OWN_FLAGS = frozenset(
+    ("gpu", "bandwidth", "flops", "context", "batches")
+    + ("coreset", "diversity", "state_dtype", "png")
+)
+OTHER_FLAGS = frozenset(
+    ("device_memory", "tensor_parallel", "max_batch_size", "max_context", "headroom", "device")
+)
+
+
+def check_flags(given: Collection[str], is_speed: bool) -> None:
+    """Refuse flags of the other kind of plan; ConfigError names one."""
+    wrong = sorted(set(given) & (OTHER_FLAGS if is_speed else OWN_FLAGS))
+    if wrong:
+        flag = wrong[0].replace("_", "-")
+        where = "not with --speed" if is_speed else "only with --speed"
+        raise ConfigError(f"--{flag}: {where}; leave it out")
+    if not is_speed and "device_memory" not in given:
+        raise ConfigError("--device-memory: missing; give the memory of one device, e.g. 80GiB")

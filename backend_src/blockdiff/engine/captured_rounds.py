@@ -1,0 +1,94 @@
+"""Rounds of a model as captured steps: which are captured, and one of them for a batch.
+
+Knows the model's two halves, on the host and on the device; knows nothing of requests.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from blockdiff.core import Phase
+from blockdiff.engine.recorder import Recorder
+from blockdiff.engine.step_runner import StepRunner
+from blockdiff.engine.step_shapes import find_shape
+from blockdiff.models.base import ModelCaches, RoundBatch, Segment
+from blockdiff.models.expert_hits import ExpertHits
+from blockdiff.models.round_shape import RoundShape
+from blockdiff.models.trunk import LanguageModel
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 10.0
+
+
+class CapturedRounds:
+    """The forwards of one model over one engine's caches."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        caches: ModelCaches,
+        shapes: Sequence[RoundShape],
+        recorder: Recorder,
+    ) -> None:
+        """``shapes``: smaller ones first."""
+        self._model = model
+        self._caches = caches
+        self._shapes = shapes
+        self._ready: Sequence[RoundShape] = ()
+        self._runner = StepRunner(recorder, model.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of all captured steps."""
+        return self._runner.nbytes
+
+    def capture(self, hits: ExpertHits | None) -> None:
+        """Capture the steps of all shapes, the largest first, whose memory the others then share.
+
+        They count experts in ``hits``, always. Overwrites what slot 0 and page 0 hold: for an idle
+        engine.
+        """
+        began = said = time.monotonic()
+        for count, shape in enumerate(reversed(self._shapes)):
+            self._capture(shape, hits)
+            now = time.monotonic()
+            if now - said >= _PROGRESS_SECONDS:
+                said = now
+                logger.info("captured %d of %d steps", count + 1, len(self._shapes))
+        self._ready = self._shapes
+        size = self.nbytes / 2**20
+        text = "captured %d steps in %.1f s; they take %.1f MiB"
+        logger.info(text, len(self._shapes), time.monotonic() - began, size)
+
+    def _capture(self, shape: RoundShape, hits: ExpertHits | None) -> None:
+        host = self._model.prepare(_least_batch(shape), self._caches, shape)
+
+        def step(moved: Mapping[str, Tensor]) -> Sequence[Tensor]:
+            return [self._model.run(host, moved, self._caches, hits=hits)]
+
+        self._runner.capture(shape, host.arrays, step)
+
+    def find(self, batch: RoundBatch) -> RoundShape | str:
+        """The captured shape for ``batch``, or why there is none."""
+        return find_shape(self._ready, batch, self._caches.room.pool.page_length)
+
+    def hidden(self, batch: RoundBatch, shape: RoundShape) -> Tensor:
+        """As the model's; good until the next round."""
+        host = self._model.prepare(batch, self._caches, shape)
+        (rows,) = self._runner.run(shape, host.arrays)
+        return rows[: len(batch.logit_rows)]
+
+
+def _least_batch(shape: RoundShape) -> RoundBatch:
+    """One row of each kind of segment in ``shape``, all of slot 0 and page 0."""
+    segments = []
+    if shape.writing:
+        segments.append(Segment(Phase.COMMIT, 0, 0, [0]))
+    if shape.previews:
+        segments.append(Segment(Phase.PREVIEW, 0, len(segments), [0]))
+    pages = np.zeros((len(segments), shape.pages), np.int64)
+    return RoundBatch.from_segments(segments, pages)

@@ -1,0 +1,69 @@
+"""The forwards of an engine's rounds: replayed where a step was captured, plainly otherwise.
+
+Knows when experts are counted; knows nothing of plans or of what hidden rows are for.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from blockdiff.engine.captured_rounds import CapturedRounds
+from blockdiff.engine.statistics import ExpertStatistics
+from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
+from blockdiff.models.expert_hits import ExpertHits
+
+
+@dataclass
+class StepCounts:
+    """How many rounds ran which way."""
+
+    replayed: int = 0
+    plain: Counter[str] = field(default_factory=Counter)
+    """By reason, see ``step_shapes``; nothing where no steps are captured."""
+
+
+class Rounds:
+    """Runs batches over one engine's caches."""
+
+    def __init__(
+        self,
+        model: BlockDiffusionModel,
+        caches: ModelCaches,
+        statistics: ExpertStatistics,
+        captured: CapturedRounds | None = None,
+    ) -> None:
+        self.model = model
+        self.caches = caches
+        self.statistics = statistics
+        self.captured = captured
+        self.counts = StepCounts()
+
+    def hidden(self, batch: RoundBatch) -> tuple[Tensor, ExpertHits | None]:
+        """Hidden rows [L, H] of ``batch``, and where its experts were counted, if they were.
+
+        The rows are good until the next round.
+        """
+        rows = len(batch.token_ids)
+        if self.captured is not None:
+            shape = self.captured.find(batch)
+            if not isinstance(shape, str):
+                self.counts.replayed += 1
+                hits = self.statistics.next_round(rows, always=True)
+                return self.captured.hidden(batch, shape), hits
+            self.counts.plain[shape] += 1
+        hits = self.statistics.next_round(rows)
+        if hits is None:
+            # only models that have experts need to know of hits
+            return self.model.hidden(batch, self.caches), None
+        return self.model.hidden(batch, self.caches, hits=hits), hits
+
+    def capture(self) -> None:
+        """Capture all steps; for an idle engine, whose statistics are to be restarted after it."""
+        if self.captured is not None:
+            self.captured.capture(self.statistics.hits)
+
+    def restart(self) -> None:
+        """Forget how many rounds ran and what they counted."""
+        self.counts = StepCounts()
+        self.statistics.restart()

@@ -12,9 +12,10 @@ from blockdiff_kernels.moe import tiles
 from blockdiff_kernels.moe.fused import apply_experts, choose_experts, define_experts
 from blockdiff_kernels.moe.plan import RouterPlan, Routing
 from blockdiff_kernels.moe.rules import Softmax
-from blockdiff_kernels.moe.stacks import ExpertStack, WeightStack, dense_stack, stack_quantized
+from blockdiff_kernels.moe.stacks import ExpertWeights, WeightStack, dense_weights, stack_quantized
 from blockdiff_kernels.moe.triton import products
-from blockdiff_kernels.quantized_linear import pack_int4
+from blockdiff_kernels.projection.sources import Plain
+from blockdiff_kernels.quantized_linear import dequantize, pack_int4
 from blockdiff_kernels.quantized_linear.quantize import quantize_fp8, quantize_int
 from tests.kernels.errors import assert_near
 
@@ -49,20 +50,21 @@ FORMATS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 
 
-def quantized(name: str, inner: int, hidden: int) -> ExpertStack:
+def quantized(name: str, inner: int, hidden: int) -> ExpertWeights:
     def stack(*shape: int) -> WeightStack:
+        assert len(shape) == 2
         weights = random(STACKED, *shape) / shape[1] ** 0.5
-        found = stack_quantized([FORMATS[name](weight) for weight in weights])
+        found = stack_quantized([FORMATS[name](weight) for weight in weights], shape)
         assert found is not None
         return found
 
-    return ExpertStack(stack(2 * inner, hidden), stack(hidden, inner))
+    return ExpertWeights(stack(2 * inner, hidden), stack(hidden, inner))
 
 
-def dense(inner: int, hidden: int, dtype: torch.dtype, activation: str = "silu") -> ExpertStack:
+def dense(inner: int, hidden: int, dtype: torch.dtype, activation: str = "silu") -> ExpertWeights:
     gate_up = random(STACKED, 2 * inner, hidden) / hidden**0.5
     down = random(STACKED, inner, hidden) / inner**0.5
-    return dense_stack(gate_up.to(dtype), down.to(dtype), activation)
+    return dense_weights(gate_up.to(dtype), down.to(dtype), activation)
 
 
 def route(rows: int, hidden: int, dtype: torch.dtype) -> Routing:
@@ -70,10 +72,10 @@ def route(rows: int, hidden: int, dtype: torch.dtype) -> Routing:
         random(EXPERTS + 1, hidden).to(dtype), Softmax(TOP_K), experts=EXPERTS, shared=SHARED
     )
     with using("triton"):
-        return choose_experts(random(rows, hidden).to(dtype), plan)
+        return choose_experts(Plain(random(rows, hidden).to(dtype)), plan)
 
 
-def check(routing: Routing, stack: ExpertStack, residual: Tensor | None = None) -> None:
+def check(routing: Routing, stack: ExpertWeights, residual: Tensor | None = None) -> None:
     with using("triton"):
         found = apply_experts(routing, stack, residual)
     wide = routing._replace(rows=routing.rows.double(), weights=routing.weights.double())
@@ -81,7 +83,7 @@ def check(routing: Routing, stack: ExpertStack, residual: Tensor | None = None) 
     gate_up, down = (p if p.scale is not None else WeightStack(p.values.double()) for p in parts)
     exact = define_experts(
         wide,
-        ExpertStack(gate_up, down, stack.activation),
+        ExpertWeights(gate_up, down, stack.activation),
         None if residual is None else residual.double(),
     )
     assert found.dtype == routing.rows.dtype
@@ -122,7 +124,7 @@ def test_one_expert_takes_all_rows_and_others_are_not_read() -> None:
     plan = RouterPlan(random(EXPERTS, 48), Softmax(1), experts=EXPERTS, shared=SHARED)
     stack = dense(24, 48, torch.float32)
     with using("triton"):
-        routing = choose_experts(random(1, 48).expand(40, -1).contiguous(), plan)
+        routing = choose_experts(Plain(random(1, 48).expand(40, -1)), plan)
     assert routing.groups.distinct == 2
     busy = int(routing.ids[0, 0])
     for expert in set(range(EXPERTS)) - {busy}:
@@ -134,10 +136,10 @@ def test_one_expert_takes_all_rows_and_others_are_not_read() -> None:
 def test_padding_and_experts_elsewhere_add_nothing() -> None:
     plan = RouterPlan(random(EXPERTS, 48), Softmax(3), experts=EXPERTS, shared=SHARED, span=(1, 3))
     stack = dense(24, 48, torch.float32)
-    own = dense_stack(stack.gate_up.values[:3], stack.down.values.transpose(1, 2)[:3])
+    own = dense_weights(stack.gate_up.values[:3], stack.down.values.transpose(1, 2)[:3])
     x, residual = random(10, 48), random(10, 48)
     with using("triton"):
-        routing = choose_experts(x, plan, count=torch.tensor([6], dtype=torch.int32))
+        routing = choose_experts(Plain(x), plan, count=torch.tensor([6], dtype=torch.int32))
         y = apply_experts(routing, own, residual)
     assert torch.equal(y[6:], residual[6:])
     exact = residual.double()
@@ -152,7 +154,19 @@ def test_padding_and_experts_elsewhere_add_nothing() -> None:
 
 
 def test_kinds_that_differ_have_no_stack() -> None:
+    weight, shape = random(8, 64), (8, 64)
+    assert stack_quantized([quantize_int(weight, 8), quantize_fp8(weight)], shape) is None
+    by_row, by_group = quantize_int(weight, 8), quantize_int(weight, 8, 32)
+    assert stack_quantized([by_row, by_group], shape) is None
+    assert stack_quantized([quantize_int(random(8, 48), 8, 24)], (8, 48)) is None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_smaller_projections_are_filled_up_with_zeros(name: str) -> None:
     weight = random(8, 64)
-    assert stack_quantized([quantize_int(weight, 8), quantize_fp8(weight)]) is None
-    assert stack_quantized([quantize_int(weight, 8), quantize_int(weight, 8, 32)]) is None
-    assert stack_quantized([quantize_int(random(8, 48), 8, 24)]) is None
+    stack = stack_quantized([FORMATS[name](weight)], (12, 128))
+    assert stack is not None
+    exact = dequantize(*FORMATS[name](weight))
+    found = stack.matrix(0, torch.float32)
+    assert torch.equal(found[:8, :64], exact)
+    assert not found[8:].any() and not found[:, 64:].any()

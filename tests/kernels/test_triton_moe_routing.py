@@ -9,8 +9,10 @@ from torch import Tensor
 from blockdiff_kernels.coreset import RowBlocks
 from blockdiff_kernels.implementation import using
 from blockdiff_kernels.moe.fused import choose_experts, define_groups, define_routing
-from blockdiff_kernels.moe.plan import NO_NORM, NormKind, RouterPlan, Routing, RowNorm
+from blockdiff_kernels.moe.plan import RouterPlan, Routing, RowNorm
 from blockdiff_kernels.moe.rules import MassPool, MaximumPool, Rule, Sigmoid, Softmax
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection.sources import Normed, Plain
 from tests.kernels.errors import assert_near
 
 HIDDEN, EXPERTS = 40, 24
@@ -38,12 +40,14 @@ RULES: dict[str, Rule] = {
 
 
 def doubled(plan: RouterPlan) -> RouterPlan:
-    def wide(norm: RowNorm) -> RowNorm:
-        weight = None if norm.weight is None else norm.weight.double()
-        return norm if norm is NO_NORM else replace(norm, weight=weight)
+    own = plan.norm
+    if own is not None and own.weight is not None:
+        own = replace(own, weight=own.weight.double())
+    return replace(plan, weight=plan.weight.double(), norm=own)
 
-    norms = {"norm": wide(plan.norm), "router_norm": wide(plan.router_norm)}
-    return replace(plan, weight=plan.weight.double(), **norms)
+
+def wide(x: Tensor) -> Plain:
+    return Plain(x.double())
 
 
 def blocks_of(rows: int) -> RowBlocks:
@@ -83,28 +87,29 @@ def test_rules(name: str) -> None:
     plan = RouterPlan(random(EXPERTS, HIDDEN), rule, experts=EXPERTS)
     x, hits = random(rows, HIDDEN), torch.full((EXPERTS,), 7)
     with using("triton"):
-        found = choose_experts(x, plan, blocks_of(rows), hits=hits)
-    exact = define_routing(x.double(), doubled(plan), blocks_of(rows))
+        found = choose_experts(Plain(x), plan, blocks_of(rows), hits=hits)
+    exact = define_routing(wide(x), doubled(plan), blocks_of(rows))
     compare(found, exact, plan, rows)
     assert torch.equal(hits - 7, torch.bincount(exact.ids.flatten(), minlength=EXPERTS))
 
 
-NORMS = [NormKind.NO_WEIGHT, NormKind.ZERO_CENTRED, NormKind.SCALED, NormKind.PLAIN]
+NORMS = [NormKind.ZERO_CENTRED, NormKind.SCALED, NormKind.PLAIN]
 
 
 @pytest.mark.parametrize("kind", NORMS, ids=str)
 def test_norms_shared_experts_and_padding(kind: NormKind) -> None:
     rows, count = 37, 33
-    weight = None if kind is NormKind.NO_WEIGHT else random(HIDDEN)
-    norm = RowNorm(weight, 1e-6, kind)
-    other = RowNorm(random(HIDDEN, seed=9), 1e-5, NormKind.PLAIN)
+    weight = random(HIDDEN)
+    own = RowNorm(random(HIDDEN, seed=9), 1e-5, NormKind.PLAIN) if kind != NormKind.PLAIN else None
     router = random(EXPERTS + 1, HIDDEN)
-    plan = RouterPlan(router, Softmax(3), norm, other, HIDDEN**-0.5, EXPERTS, shared=2)
+    plan = RouterPlan(router, Softmax(3), own, HIDDEN**-0.5, EXPERTS, shared=2)
     x = random(rows, HIDDEN) * 3
-    exact = define_routing(x.double(), doubled(plan), count=torch.tensor([count]))
+    exact_rows = Normed(x.double(), weight.double(), 1e-6, kind)
+    exact = define_routing(exact_rows, doubled(plan), count=torch.tensor([count]))
     x[count:] = float("nan")
     with using("triton"):
-        found = choose_experts(x, plan, count=torch.tensor([count], dtype=torch.int32))
+        limit = torch.tensor([count], dtype=torch.int32)
+        found = choose_experts(Normed(x, weight, 1e-6, kind), plan, count=limit)
     compare(found, exact, plan, count)
     assert (found.ids[count:] == EXPERTS + 2).all() and (found.groups.inverse[count:] < 0).all()
 
@@ -112,7 +117,9 @@ def test_norms_shared_experts_and_padding(kind: NormKind) -> None:
 def test_no_rows_at_all() -> None:
     plan = RouterPlan(random(EXPERTS, HIDDEN), Softmax(2), experts=EXPERTS, shared=1)
     with using("triton"):
-        found = choose_experts(random(5, HIDDEN), plan, count=torch.zeros(1, dtype=torch.int32))
+        found = choose_experts(
+            Plain(random(5, HIDDEN)), plan, count=torch.zeros(1, dtype=torch.int32)
+        )
     assert not found.groups.tiles[2].any() and not found.groups.distinct.any()
     compare_groups(found, plan)
 
@@ -125,7 +132,7 @@ def test_equal_scores_go_to_the_lower_number(name: str) -> None:
         rule = replace(rule, bias=torch.zeros(EXPERTS))
     plan = RouterPlan(router.contiguous(), rule, experts=EXPERTS)
     with using("triton"):
-        found = choose_experts(random(6, HIDDEN), plan, RowBlocks(torch.zeros(6).long(), 1))
+        found = choose_experts(Plain(random(6, HIDDEN)), plan, RowBlocks(torch.zeros(6).long(), 1))
     assert torch.equal(found.ids, torch.arange(rule.top_k).expand(6, -1))
 
 
@@ -133,18 +140,18 @@ def test_experts_of_one_rank_and_choices_of_all() -> None:
     plan = RouterPlan(random(EXPERTS, HIDDEN), Softmax(4), experts=EXPERTS, shared=1, span=(6, 12))
     x, hits = random(70, HIDDEN), torch.zeros(EXPERTS, dtype=torch.int64)
     with using("triton"):
-        found = choose_experts(x, plan, hits=hits)
-    compare(found, define_routing(x.double(), doubled(plan)), plan, 70)
+        found = choose_experts(Plain(x), plan, hits=hits)
+    compare(found, define_routing(wide(x), doubled(plan)), plan, 70)
     assert hits.sum() == 280 and found.groups.offsets[-1] < 280
 
 
 def test_rows_with_nan_harm_no_others() -> None:
     plan = RouterPlan(random(EXPERTS, HIDDEN), RULES["groups"], experts=EXPERTS)
     x = random(9, HIDDEN)
-    exact = define_routing(x.double(), doubled(plan))
+    exact = define_routing(wide(x), doubled(plan))
     x[4] = float("nan")
     with using("triton"):
-        found = choose_experts(x, plan)
+        found = choose_experts(Plain(x), plan)
     keep = torch.arange(9) != 4
     assert torch.equal(found.ids[keep], exact.ids[keep])
     assert (found.groups.inverse < found.groups.offsets[-1]).all()
@@ -154,12 +161,12 @@ def test_rows_with_nan_harm_no_others() -> None:
 def test_256_experts_in_bfloat16() -> None:
     bias = random(256) / 10
     rule = Sigmoid(8, bias, 2.5, groups=8, kept_groups=4)
-    norm = RowNorm(random(64).bfloat16(), 1e-6, NormKind.SCALED)
-    plan = RouterPlan(random(256, 64).bfloat16(), rule, norm, norm, experts=256)
+    weight, kind = random(64).bfloat16(), NormKind.SCALED
+    plan = RouterPlan(random(256, 64).bfloat16(), rule, experts=256)
     x = random(18, 64).bfloat16()
     with using("triton"):
-        found = choose_experts(x, plan)
-    exact = define_routing(x.double(), doubled(plan))
+        found = choose_experts(Normed(x, weight, 1e-6, kind), plan)
+    exact = define_routing(Normed(x.double(), weight.double(), 1e-6, kind), doubled(plan))
     # rounding moves an expert over the cut only where scores nearly agree
     same = (found.ids.sort().values == exact.ids.sort().values).all(1)
     assert same.sum() >= 15

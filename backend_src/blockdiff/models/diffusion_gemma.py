@@ -153,7 +153,7 @@ class DiffusionGemmaModel(LanguageModel):
                 if not len(x):
                     break
             own_hits = None if hits is None else hits.of(number, layout.row_count)
-            fed = layer.feed_forward(x, own_hits)
+            fed = layer.feed_forward(x, layout, own_hits)
             x = (x + fed) * layer.scalars[is_canvas].unsqueeze(1)
             if trace is not None:
                 trace.record("layer_outputs", number, x)

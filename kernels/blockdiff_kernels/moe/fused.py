@@ -1,6 +1,6 @@
 """Norm, router, experts and their sum in two calls, as kernels or by their definitions.
 
-rows = norm(x);  logits = scale router router_norm(x);  weights, ids = rule(logits)
+rows = norm(x);  logits = scale router (rows or another norm(x));  weights, ids = rule(logits)
 y = residual + sum over a row's entries of weight * down (a(gate rows) * up rows)
 
 Knows nothing of layers; the order of entries and how kernels share the work is the kernels' own.
@@ -14,30 +14,32 @@ from blockdiff_kernels.coreset import RowBlocks
 from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.moe import reference
 from blockdiff_kernels.moe.plan import ExpertGroups, RouterPlan, Routing
-from blockdiff_kernels.moe.stacks import ExpertStack
+from blockdiff_kernels.moe.stacks import ExpertWeights
+from blockdiff_kernels.norm import norm
+from blockdiff_kernels.projection.sources import Normed, Plain
 
 
 def choose_experts(
-    x: Tensor,
+    source: Plain | Normed,
     plan: RouterPlan,
     blocks: RowBlocks | None = None,
     count: Tensor | None = None,
     hits: Tensor | None = None,
 ) -> Routing:
-    """The experts of every row of x [R, H], weighed and grouped; equal scores: the lower number.
+    """The experts of every row of ``source``, weighed and grouped; in ties the lower number.
 
     ``blocks`` for rules with pools. ``count`` [1] int32: rows from there
     on are padding, which chooses nothing. ``hits`` [E] int64 gets the choices of routed experts
     added, those of other ranks included. Waits for nothing.
     """
-    if choose("moe", x.device) is TRITON:
+    if choose("moe", source.x.device) is TRITON:
         from blockdiff_kernels.moe import triton
 
-        return triton.choose_experts(x, plan, blocks, count, hits)
-    return define_routing(x, plan, blocks, count, hits)
+        return triton.choose_experts(source, plan, blocks, count, hits)
+    return define_routing(source, plan, blocks, count, hits)
 
 
-def apply_experts(routing: Routing, stack: ExpertStack, residual: Tensor | None = None) -> Tensor:
+def apply_experts(routing: Routing, stack: ExpertWeights, residual: Tensor | None = None) -> Tensor:
     """y [R, H] in the dtype of the rows: the weighted sum of each row's experts in ``stack``.
 
     residual [R, H] is added to it. Weights of experts without entries are not read. A row's result
@@ -51,15 +53,16 @@ def apply_experts(routing: Routing, stack: ExpertStack, residual: Tensor | None 
 
 
 def define_routing(
-    x: Tensor,
+    source: Plain | Normed,
     plan: RouterPlan,
     blocks: RowBlocks | None = None,
     count: Tensor | None = None,
     hits: Tensor | None = None,
 ) -> Routing:
     """``choose_experts`` in torch's own operations."""
-    scored = plan.router_norm(x).to(plan.weight.dtype)
-    logits = functional.linear(scored, plan.weight) * plan.logit_scale
+    x, own = source.rows(), plan.norm
+    scored = x if own is None else norm(source.x, own.weight, own.eps, own.kind)
+    logits = functional.linear(scored.to(plan.weight.dtype), plan.weight) * plan.logit_scale
     weights, ids = plan.rule.choose(logits[:, : plan.experts], blocks)
     is_row = torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
     if count is not None:
@@ -73,7 +76,7 @@ def define_routing(
     weights, ids = reference.with_shared(weights, ids, gate, plan.experts, plan.nobody)
     ids = torch.where(is_row, ids, plan.nobody)
     groups = define_groups(ids, plan)
-    return Routing(plan.norm(x), torch.where(is_row, weights, 0), ids.to(torch.int32), groups)
+    return Routing(x, torch.where(is_row, weights, 0), ids.to(torch.int32), groups)
 
 
 def define_groups(ids: Tensor, plan: RouterPlan) -> ExpertGroups:
@@ -98,7 +101,7 @@ def define_groups(ids: Tensor, plan: RouterPlan) -> ExpertGroups:
     )
 
 
-def define_experts(routing: Routing, stack: ExpertStack, residual: Tensor | None) -> Tensor:
+def define_experts(routing: Routing, stack: ExpertWeights, residual: Tensor | None) -> Tensor:
     """``apply_experts`` in torch's own operations, expert by expert."""
     x, weights, groups = routing.rows, routing.weights, routing.groups
     offsets = groups.offsets.tolist()

@@ -4,22 +4,12 @@ Knows norms, rules and where a rank's experts lie; knows nothing of experts' wei
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 from torch import Tensor
 
 from blockdiff_kernels.moe.rules import Rule
-from blockdiff_kernels.norm import plain_rms_norm, rms_norm, scaled_rms_norm
-
-
-class NormKind(IntEnum):
-    """Of ``blockdiff_kernels.norm``."""
-
-    NO_WEIGHT = 0
-    ZERO_CENTRED = 1
-    SCALED = 2
-    PLAIN = 3
+from blockdiff_kernels.norm.kinds import NormKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,26 +19,6 @@ class RowNorm:
     weight: Tensor | None  # [H]
     eps: float
     kind: NormKind
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [R, H] -> the same shape and dtype."""
-        if self.weight is None:
-            return plain_rms_norm(x, None, self.eps)
-        function = {
-            NormKind.ZERO_CENTRED: rms_norm,
-            NormKind.SCALED: scaled_rms_norm,
-            NormKind.PLAIN: plain_rms_norm,
-        }[self.kind]
-        return function(x, self.weight, self.eps)
-
-
-@dataclass(frozen=True, eq=False)
-class _NoNorm(RowNorm):
-    def __call__(self, x: Tensor) -> Tensor:
-        return x
-
-
-NO_NORM: RowNorm = _NoNorm(None, 0.0, NormKind.NO_WEIGHT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +31,7 @@ class RouterPlan:
 
     weight: Tensor  # [E, H], or [E + 1, H]: the last output is the shared experts' gate
     rule: Rule
-    norm: RowNorm = NO_NORM  # of the rows that experts get
-    router_norm: RowNorm = NO_NORM  # of the rows that the router gets
+    norm: RowNorm | None = None  # of the router's own rows; None: they are those of the experts
     logit_scale: float = 1.0
     experts: int = 0  # E
     shared: int = 0

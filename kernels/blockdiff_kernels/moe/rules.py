@@ -80,3 +80,8 @@ class Sigmoid:
 
 
 Rule = Softmax | Sigmoid
+
+
+def has_kernel(rule: Rule) -> bool:
+    """Whether the kernels can apply ``rule``: groups of experts are some power of two."""
+    return isinstance(rule, Softmax) or rule.groups & (rule.groups - 1) == 0

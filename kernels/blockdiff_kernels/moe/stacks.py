@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from blockdiff_kernels.moe import reference
 from blockdiff_kernels.quantized_linear import dequantize, pack_int4, unpack_int4
 
 # columns whose first and second half share the bytes of a stack of 4-bit numbers
 LONGEST_SPAN = 128
+ZEROS_OF_4_BITS = 0x88
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,7 @@ class WeightStack:
 
 
 @dataclass(frozen=True, eq=False)
-class ExpertStack:
+class ExpertWeights:
     """y = down (a(gate x) * up x), for each of so many experts of one width."""
 
     gate_up: WeightStack  # H -> 2I, gate outputs first
@@ -84,32 +86,45 @@ class ExpertStack:
         return acted @ self.down.matrix(expert, x.dtype).t()
 
 
-def dense_stack(gate_up: Tensor, down: Tensor, activation: str = "silu") -> ExpertStack:
+def dense_weights(gate_up: Tensor, down: Tensor, activation: str = "silu") -> ExpertWeights:
     """Of gate_up [E, 2I, H] and down [E, I, H], the layout that ``experts`` takes; no copies."""
-    return ExpertStack(WeightStack(gate_up), WeightStack(down.transpose(1, 2)), activation)
+    return ExpertWeights(WeightStack(gate_up), WeightStack(down.transpose(1, 2)), activation)
 
 
-def stack_quantized(parts: Sequence[tuple[Tensor, Tensor]]) -> WeightStack | None:
-    """Values and scales of equal projections (see ``quantized_linear``) as one stack.
+def stack_quantized(
+    parts: Sequence[tuple[Tensor, Tensor]], shape: tuple[int, int]
+) -> WeightStack | None:
+    """Values and scales of projections (see ``quantized_linear``) as one stack.
 
-    None where they are not of one kind, or where the kernels have no span or group for them.
+    Those smaller than ``shape``, rows and columns, are filled up with zeros. None where they are
+    not of one kind, or where the kernels have no span or group for them.
     """
-    kinds = {(values.dtype, values.shape, scale.shape) for values, scale in parts}
+    columns = shape[1]
+    filled = [filled_up(values, scale, shape) for values, scale in parts]
+    kinds = {(values.dtype, values.shape, scale.shape) for values, scale in filled}
     if len(kinds) != 1:
         return None
-    values, scale = parts[0]
-    width = values.shape[1] * (2 if values.dtype == torch.uint8 else 1)
-    group = width // scale.shape[1]
+    values, scale = filled[0]
+    group = columns // scale.shape[1]
     is_power = group & (group - 1) == 0 and group >= 16
-    if scale.shape[1] > 1 and not is_power:
+    if scale.shape[1] > 1 and not is_power or values.dtype == torch.uint8 and columns % 32:
         return None
-    if values.dtype == torch.uint8:
-        if width % 32:
-            return None
-        stacked = torch.stack([to_spans(own) for own, _ in parts])
-    else:
-        stacked = torch.stack([own for own, _ in parts])
-    return WeightStack(stacked, torch.stack([own for _, own in parts]))
+    own = [to_spans(v) if v.dtype == torch.uint8 else v for v, _ in filled]
+    return WeightStack(torch.stack(own), torch.stack([scale for _, scale in filled]))
+
+
+def filled_up(values: Tensor, scale: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Values and scale with rows and columns of zeros after their own; groups stay as wide."""
+    per_byte = 2 if values.dtype == torch.uint8 else 1
+    width, groups = values.shape[1] * per_byte, scale.shape[1]
+    rows, columns = shape[0] - values.shape[0], shape[1] - width
+    if rows == columns == 0:
+        return values, scale
+    group = width // groups
+    zero = ZEROS_OF_4_BITS if per_byte == 2 else 0
+    bits = functional.pad(values.view(torch.uint8), (0, columns // per_byte, 0, rows), value=zero)
+    more = 0 if groups == 1 else columns // group
+    return bits.view(values.dtype), functional.pad(scale, (0, more, 0, rows), value=1.0)
 
 
 def span_of(width: int) -> int:

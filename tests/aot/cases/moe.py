@@ -8,10 +8,12 @@ from torch import Tensor
 
 from blockdiff_kernels.coreset import RowBlocks
 from blockdiff_kernels.moe import triton
-from blockdiff_kernels.moe.plan import ExpertGroups, NormKind, RouterPlan, Routing, RowNorm
+from blockdiff_kernels.moe.plan import ExpertGroups, RouterPlan, Routing, RowNorm
 from blockdiff_kernels.moe.rules import MassPool, MaximumPool, Rule, Sigmoid, Softmax
-from blockdiff_kernels.moe.stacks import ExpertStack, WeightStack, dense_stack
+from blockdiff_kernels.moe.stacks import ExpertWeights, WeightStack, dense_weights
 from blockdiff_kernels.moe.tiles import product_rows
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection.sources import Normed
 from tests.aot.case import Case
 
 WGMMA = ("gate_up_kernel", "down_kernel")
@@ -60,11 +62,11 @@ GEMMA = Model(
 )
 
 
-def stack(own: Model, format_name: str) -> ExpertStack:
+def stack(own: Model, format_name: str) -> ExpertWeights:
     count = own.experts + own.shared
     if format_name == "bf16":
         gate_up = tensor(count, 2 * own.inner, own.hidden)
-        return dense_stack(gate_up, tensor(count, own.inner, own.hidden), own.activation)
+        return dense_weights(gate_up, tensor(count, own.inner, own.hidden), own.activation)
     bits, _, group = format_name.partition("/")
     types = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
 
@@ -73,20 +75,22 @@ def stack(own: Model, format_name: str) -> ExpertStack:
         groups = width // int(group) if group else 1
         return WeightStack(values, tensor(count, outputs, groups, dtype=torch.float32))
 
-    return ExpertStack(one(2 * own.inner, own.hidden), one(own.hidden, own.inner), own.activation)
+    return ExpertWeights(one(2 * own.inner, own.hidden), one(own.hidden, own.inner), own.activation)
 
 
 def plan_of(own: Model) -> RouterPlan:
-    norm = RowNorm(tensor(own.hidden), 1e-6, own.norm)
     router = tensor(own.experts + own.is_gated, own.hidden, dtype=own.router_dtype)
-    return RouterPlan(router, own.rule, norm, norm, 1.0, own.experts, own.shared)
+    norm = RowNorm(tensor(own.hidden), 1e-6, NormKind.PLAIN) if own is GEMMA else None
+    return RouterPlan(router, own.rule, norm, 1.0, own.experts, own.shared)
 
 
 def choose(own: Model, rows: int) -> None:
     count = tensor(1, dtype=torch.int32)
     hits = tensor(own.experts, dtype=torch.int64)
     blocks = RowBlocks(tensor(rows, dtype=torch.int64), rows // 32)
-    triton.choose_experts(tensor(rows, own.hidden), plan_of(own), blocks, count, hits)
+    x = tensor(rows, own.hidden)
+    source = Normed(x, tensor(own.hidden), 1e-6, own.norm)
+    triton.choose_experts(source, plan_of(own), blocks, count, hits)
 
 
 def apply(own: Model, rows: int, format_name: str) -> None:

@@ -9,11 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import capability, ceil_div, launch
 from blockdiff_kernels.moe import tiles as tile_table
 from blockdiff_kernels.moe.plan import ExpertGroups, Routing
-from blockdiff_kernels.moe.stacks import ExpertStack, WeightStack
+from blockdiff_kernels.moe.stacks import ExpertWeights, WeightStack
 from blockdiff_kernels.moe.triton.weight_tiles import (
     CHANNEL,
     DENSE,
@@ -147,7 +146,7 @@ def sum_kernel(
     tl.store(y + i_r * H + o_h, b_y.to(y.dtype.element_ty), mask=m_h)
 
 
-def apply_experts(routing: Routing, stack: ExpertStack, residual: Tensor | None = None) -> Tensor:
+def apply_experts(routing: Routing, stack: ExpertWeights, residual: Tensor | None = None) -> Tensor:
     """See the package ``moe``."""
     x, groups = routing.rows, routing.groups
     entries = groups.rows.numel()
@@ -172,7 +171,7 @@ def apply_experts(routing: Routing, stack: ExpertStack, residual: Tensor | None 
     return y
 
 
-def _gate_up(x: Tensor, stack: ExpertStack, groups: ExpertGroups, acted: Tensor) -> None:
+def _gate_up(x: Tensor, stack: ExpertWeights, groups: ExpertGroups, acted: Tensor) -> None:
     own = stack.gate_up
     assert own.in_features == x.shape[1], (own.values.shape, x.shape)
     assert stack.activation in ("silu", "gelu_tanh"), stack.activation
@@ -241,18 +240,3 @@ def _weight_arguments(own: WeightStack) -> dict[str, object]:
         "KIND": kind.value,
         "GROUP": group,
     }
-
-
-def cost(rows: int, distinct: float, stack: ExpertStack, chosen: int, itemsize: int = 2) -> Cost:
-    """Of ``apply_experts``: the weights of ``distinct`` experts once, entries in and out."""
-    hidden, inner = stack.down.out_features, stack.down.in_features
-    entries = rows * chosen
-    moved = itemsize * entries * 2 * (hidden + inner)
-    weights = (_bytes(stack.gate_up) + _bytes(stack.down)) * distinct
-    return Cost(moved + weights, 6.0 * entries * hidden * inner, launches=3)
-
-
-def _bytes(own: WeightStack) -> float:
-    """Of one expert."""
-    parts = [own.values] if own.scale is None else [own.values, own.scale]
-    return sum(part[0].numel() * part.element_size() for part in parts)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from blockdiff_kernels.launch import ceil_div, dot_type, launch
 from blockdiff_kernels.moe import tiles
-from blockdiff_kernels.moe.plan import NO_NORM, RouterPlan, RowNorm
+from blockdiff_kernels.moe.plan import RouterPlan
+from blockdiff_kernels.projection.sources import Normed, Plain
 
 UNNORMED: tl.constexpr = tl.constexpr(-1)
 ZERO_CENTRED: tl.constexpr = tl.constexpr(1)
@@ -81,21 +82,22 @@ def score_kernel(
             tl.store(p_r + i_k, b_x.to(rows.dtype.element_ty), mask=m)
 
 
-def score(x: Tensor, plan: RouterPlan, count: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits [R, E (+ 1)] float32 and the experts' input rows [R, H]; of padding, neither."""
-    x = x.contiguous()
+def score(source: Plain | Normed, plan: RouterPlan, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logits [R, E (+ 1)] float32 and the source's rows [R, H]; of padding, neither."""
+    x = source.x.contiguous()
     row_count, hidden = x.shape
     outputs = plan.weight.shape[0]
     logits = x.new_empty(row_count, outputs, dtype=torch.float32)
-    rows = x if plan.norm is NO_NORM else torch.empty_like(x)
+    own = source if isinstance(source, Normed) else None
+    router = own if plan.norm is None else plan.norm
+    rows = x if own is None else torch.empty_like(x)
     tile = tiles.score_tile(row_count, plan.weight.element_size())
     slices = ceil_div(outputs, tile.outputs)
-    router_norm, rows_norm = plan.router_norm, plan.norm
     arguments = {
         "x": x,
         "router": plan.weight,
-        "router_norm": router_norm.weight,
-        "rows_norm": rows_norm.weight,
+        "router_norm": None if router is None else router.weight,
+        "rows_norm": None if own is None else own.weight,
         "logits": logits,
         "rows": rows,
         "count": count,
@@ -103,11 +105,11 @@ def score(x: Tensor, plan: RouterPlan, count: Tensor | None) -> tuple[Tensor, Te
         "H": hidden,
         "N": outputs,
         "S": ceil_div(ceil_div(hidden, slices), tile.depth) * tile.depth,
-        "eps": router_norm.eps,
-        "rows_eps": rows_norm.eps,
+        "eps": 0.0 if router is None else router.eps,
+        "rows_eps": 0.0 if own is None else own.eps,
         "scale": plan.logit_scale,
-        "ROUTER_KIND": _kind(router_norm),
-        "ROWS_KIND": _kind(rows_norm),
+        "ROUTER_KIND": UNNORMED.value if router is None else int(router.kind),
+        "ROWS_KIND": UNNORMED.value if own is None else int(own.kind),
         "DOT": dot_type(plan.weight.dtype),
         "BT": tile.rows,
         "BN": tile.outputs,
@@ -116,7 +118,3 @@ def score(x: Tensor, plan: RouterPlan, count: Tensor | None) -> tuple[Tensor, Te
     grid = (ceil_div(row_count, tile.rows), slices)
     launch(score_kernel, grid, arguments, tile.num_warps, tile.num_stages)
     return logits, rows
-
-
-def _kind(norm: RowNorm) -> int:
-    return UNNORMED.value if norm is NO_NORM else int(norm.kind)

@@ -4,18 +4,24 @@ Run: pytest tests/engine/test_captured_rounds.py
 """
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from blockdiff.checkpoint import load_model
 from blockdiff.core import BlockResult, Mode, Request
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.engine.recorder import Recorder
-from blockdiff.engine.step_shapes import LONG, WAVES
+from blockdiff.engine.recorder import Recorder, Step
+from blockdiff.engine.step_shapes import LONG, REASONS, SIZE
+from blockdiff.errors import EngineDeadError
 from blockdiff.models.trunk import LanguageModel
+from blockdiff_kernels.implementation import using
 
 from ..models.families import FAMILIES, make_model
+from .checkpoint import CHECKPOINT
 from .fakes import request
 from .host_recorder import HostRecorder
 
@@ -35,7 +41,9 @@ def requests(model: LanguageModel, count: int) -> list[Request]:
     draw, facts, found = random.Random(1), model.info, []
     for uid in range(count):
         prompt = tuple(draw.choices(range(2, 30), k=draw.randrange(1, 30)))
-        ways: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9} if uid % 3 == 1 else {}
+        ways: dict[str, Any] = {"min_tokens": 3} if uid % 3 == 0 else {}
+        if uid % 3 == 1:
+            ways |= {"temperature": 0.8, "seed": uid, "top_p": 0.9 if uid == 7 else 1.0}
         if facts.uniform is not None:
             ways = {"denoise_steps": 3}
         elif facts.supports_autoregressive and uid % 4 == 3:
@@ -91,7 +99,11 @@ def test_replayed_rounds_decide_the_same(model: LanguageModel) -> None:
             np.testing.assert_allclose(mine.log_probs, theirs.log_probs, rtol=1e-4, atol=1e-4)
     counts = replayed.step_counts
     assert counts.replayed > 15
-    assert set(counts.plain) <= {LONG, WAVES} and counts.plain[LONG]
+    # a short prompt that comes while nobody decodes has no shape
+    assert set(counts.plain) <= set(REASONS) and counts.plain[LONG] and counts.plain[SIZE] < 3
+    if model.info.uniform is None:
+        # but for those with the request that has top_p
+        assert 15 < counts.decided < counts.replayed + counts.plain[LONG]
     assert plain.step_counts.replayed == 0 and not plain.step_counts.plain
     mine, theirs = replayed.publish_statistics(), plain.publish_statistics()
     if model.info.num_experts:
@@ -99,3 +111,49 @@ def test_replayed_rounds_decide_the_same(model: LanguageModel) -> None:
         assert (mine.rows, mine.rounds) == (theirs.rows, theirs.rounds)
         # a near tie may go either way where products have other shapes
         assert np.abs(mine.hits - theirs.hits).sum() <= 1e-3 * theirs.hits.sum()
+
+
+@pytest.mark.parametrize("family", ["hybrid C", "llada2"])
+def test_replayed_kernels_decide_the_same(family: str, tmp_path: Path) -> None:
+    """Kernels are interpreted: few rounds, one shape of each kind."""
+
+    def decide(folder: Path, recorder: Recorder | None) -> list[BlockResult]:
+        model = make_model(family, folder)
+        config = EngineConfig(max_slots=1, max_context=16, graph_blocks=(2,))
+        engine = Engine(model, config, recorder=recorder)
+        with torch.inference_mode():
+            engine._rounds.capture()
+        drawn = {"temperature": 0.7, "seed": 3, "denoise_steps": 2}
+        found = play(engine, [request(0, (5, 4), max_tokens=11, **drawn)])
+        if recorder is not None:
+            assert engine.step_counts.replayed > 1 and engine.step_counts.decided > 1
+        return [result for results in found.values() for result in results]
+
+    expected = decide(tmp_path / "plain", None)
+    with using("triton"):
+        found = decide(tmp_path / "replayed", HostRecorder())
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.token_ids == theirs.token_ids
+        np.testing.assert_allclose(mine.log_probs, theirs.log_probs, rtol=1e-3, atol=1e-3)
+
+
+class _Broken:
+    pool_bytes = 0
+
+    def capture(self, step: Step) -> Step:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_what_cannot_be_captured_runs_plainly_unless_it_must_not(is_required: bool) -> None:
+    config = EngineConfig(max_slots=2, max_context=32)
+    engine = Engine(load_model(CHECKPOINT), config, recorder=_Broken())
+    assert engine._rounds.captured is not None
+    engine._rounds.captured.is_required = is_required
+    if is_required:
+        with pytest.raises(EngineDeadError, match="rounds cannot be captured: operation not"):
+            engine.warm_up()
+        return
+    engine.warm_up()
+    found = play(engine, [request(2, (1, 2, 3), max_tokens=9)])
+    assert found[2][-1].is_final and engine.step_counts.replayed == 0

@@ -50,13 +50,13 @@ def row_grid(plan: RoundPlan, width: int) -> Ints:
     return grid
 
 
-def read_decisions(packed: Array) -> Decisions:
-    """Host copy of what ``update_blocks`` gave."""
+def read_decisions(packed: Array, length: int) -> Decisions:
+    """Host copy of what ``update_blocks`` gave, for blocks of up to ``length`` places."""
     width = packed.shape[1] // 3
     canvas, bits, is_open = np.split(packed[:, : 3 * width], 3, axis=1)
     return Decisions(
-        canvas=canvas.astype(np.int64),
-        log_probs=bits.copy().view(np.float32),
-        is_open=is_open != 0,
+        canvas=canvas[:, :length].astype(np.int64),
+        log_probs=bits[:, :length].copy().view(np.float32),
+        is_open=is_open[:, :length] != 0,
         is_settled=packed[:, 3 * width] != 0,
     )

@@ -46,16 +46,23 @@ def run_round(
     rules = make_rules(table, plan, insert_delete, is_edited)
     has_entropy = bool((table.algorithm[plan.group_slots] == ENTROPY_BOUNDED).any())
     controls = insert_delete.controls if is_edited.any() else None
+    counts = statistics.due(hits)
+    if not has_entropy and controls is None:
+        packed = rounds.decide(hidden, table, plan, rules)
+        if packed is not None:
+            found = fetch([packed, *counts])
+            for own in found[1:]:
+                statistics.publish(own)
+            return read_decisions(found[0], block_width(table, plan))
     lines = _choose(model, hidden, rules, has_entropy, controls)
     updated = _updated(table, plan, lines, has_entropy)
-    counts = statistics.due(hits)
     # Of blocks that the device has updated, only those with insertions, deletions need the lines.
     wanted = lines if is_edited.any() or not updated else []
     found = fetch([*wanted, *updated, *counts])
     if counts:
         statistics.publish(found.pop())
     if updated:
-        decisions = read_decisions(found.pop())
+        decisions = read_decisions(found.pop(), block_width(table, plan))
     else:
         decisions = decide(table, plan, _chosen(found, has_entropy))
     if is_edited.any():

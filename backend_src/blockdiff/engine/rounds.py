@@ -3,15 +3,21 @@
 Knows when experts are counted; knows nothing of plans or of what hidden rows are for.
 """
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from blockdiff.engine.captured_rounds import CapturedRounds
+from blockdiff.engine.row_rules import RowRules
 from blockdiff.engine.statistics import ExpertStatistics
+from blockdiff.errors import EngineDeadError
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
+from blockdiff.scheduler import RoundPlan, SlotTable
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -19,6 +25,8 @@ class StepCounts:
     """How many rounds ran which way."""
 
     replayed: int = 0
+    decided: int = 0
+    """Rounds whose choice of tokens was replayed."""
     plain: Counter[str] = field(default_factory=Counter)
     """By reason, see ``step_shapes``; nothing where no steps are captured."""
 
@@ -58,10 +66,34 @@ class Rounds:
             return self.model.hidden(batch, self.caches), None
         return self.model.hidden(batch, self.caches, hits=hits), hits
 
+    def decide(
+        self, hidden: Tensor, table: SlotTable, plan: RoundPlan, rules: RowRules
+    ) -> Tensor | None:
+        """Blocks of the plan's groups by a captured step, as ``device_blocks`` reads them.
+
+        ``hidden``: rows of this round. None: there is no step for it.
+        """
+        if self.captured is None:
+            return None
+        packed = self.captured.decide(hidden, table, plan, rules)
+        self.counts.decided += packed is not None
+        return packed
+
     def capture(self) -> None:
-        """Capture all steps; for an idle engine, whose statistics are to be restarted after it."""
-        if self.captured is not None:
+        """Capture all steps; for an idle engine, whose statistics are to be restarted after it.
+
+        Where that fails, all rounds run plainly, or EngineDeadError says that they must not.
+        """
+        if self.captured is None:
+            return
+        try:
             self.captured.capture(self.statistics.hits)
+        except Exception as error:
+            if self.captured.is_required:
+                text = f"rounds cannot be captured: {error}; leave out cuda_graphs"
+                raise EngineDeadError(text) from error
+            logger.exception("rounds cannot be captured and run plainly")
+            self.captured = None
 
     def restart(self) -> None:
         """Forget how many rounds ran and what they counted."""

@@ -36,6 +36,7 @@ class StubModel:
             max_context=1 << 16,
         )
         self.device = torch.device("cpu")
+        self.output_head = None
         generator = torch.Generator().manual_seed(0)
         self._logits = torch.randn(max_rows, VOCABULARY, generator=generator)
         self._hidden = torch.zeros(max_rows, 1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blockdiff.core import BlockResult, DecodingParams, Mode, Phase, Request, SamplingParams
 from blockdiff.engine import Engine
-from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.base import ModelCaches, ModelInfo, OutputHead, RoundBatch
 from blockdiff.pages import CachePool, CacheRoom, CacheSizes, CacheWork, make_room
 
 Array = npt.NDArray[Any]
@@ -83,6 +83,7 @@ class FakeModel:
         self.device = torch.device("cpu")
         self.rounds: list[list[tuple[Phase, int, int]]] = []
         self.before_round: Callable[[int], None] = lambda number: None
+        self.output_head = OutputHead(torch.eye(self.info.vocab_size), None)
 
     def rows(self, prefix: Sequence[int], seen: Sequence[int], is_preview: bool) -> Array:
         """Logits [len(seen), V] of ``seen`` after the committed ``prefix``."""

@@ -16,9 +16,9 @@ from blockdiff.decoding import (
     noise_keys,
     scheduled_counts,
 )
-from blockdiff.decoding.noise import gumbel_noise
 from blockdiff.decoding.plain_noise import plain_gumbel_noise
 from blockdiff.decoding.sampling import Draws
+from blockdiff_kernels.head.noise import gumbel_noise
 
 VOCAB = 50
 

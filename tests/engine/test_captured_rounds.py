@@ -12,7 +12,7 @@ import pytest
 from blockdiff.core import BlockResult, Mode, Request
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.recorder import Recorder
-from blockdiff.engine.step_shapes import LONG, WAVES
+from blockdiff.engine.step_shapes import LONG, REASONS, SIZE
 from blockdiff.models.trunk import LanguageModel
 
 from ..models.families import FAMILIES, make_model
@@ -35,7 +35,9 @@ def requests(model: LanguageModel, count: int) -> list[Request]:
     draw, facts, found = random.Random(1), model.info, []
     for uid in range(count):
         prompt = tuple(draw.choices(range(2, 30), k=draw.randrange(1, 30)))
-        ways: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9} if uid % 3 == 1 else {}
+        ways: dict[str, Any] = {"min_tokens": 3} if uid % 3 == 0 else {}
+        if uid % 3 == 1:
+            ways |= {"temperature": 0.8, "seed": uid, "top_p": 0.9 if uid == 7 else 1.0}
         if facts.uniform is not None:
             ways = {"denoise_steps": 3}
         elif facts.supports_autoregressive and uid % 4 == 3:
@@ -91,7 +93,11 @@ def test_replayed_rounds_decide_the_same(model: LanguageModel) -> None:
             np.testing.assert_allclose(mine.log_probs, theirs.log_probs, rtol=1e-4, atol=1e-4)
     counts = replayed.step_counts
     assert counts.replayed > 15
-    assert set(counts.plain) <= {LONG, WAVES} and counts.plain[LONG]
+    # a short prompt that comes while nobody decodes has no shape
+    assert set(counts.plain) <= set(REASONS) and counts.plain[LONG] and counts.plain[SIZE] < 3
+    if model.info.uniform is None:
+        # but for those with the request that has top_p
+        assert 15 < counts.decided < counts.replayed + counts.plain[LONG]
     assert plain.step_counts.replayed == 0 and not plain.step_counts.plain
     mine, theirs = replayed.publish_statistics(), plain.publish_statistics()
     if model.info.num_experts:

@@ -19,6 +19,7 @@ from blockdiff.core import Mode
 from blockdiff.decoding.acceptance import ALGORITHMS
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.transfer import fetch_packed, move_packed
+from blockdiff_kernels.implementation import using
 
 from .checkpoint import CANVAS_CHECKPOINT
 from .fakes import HashModel, info, request
@@ -73,8 +74,8 @@ class Reads(TorchDispatchMode):
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Counts from now on; both ways of a round's arrays are those of a device."""
-    for name in ("uniform.to_device", "row_rules.to_device"):
-        monkeypatch.setattr(f"blockdiff.engine.{name}", move_packed)
+    for name in ("uniform", "row_rules", "fused_choice", "device_blocks"):
+        monkeypatch.setattr(f"blockdiff.engine.{name}.to_device", move_packed)
     for name in ("uniform.fetch", "forward.fetch"):
         monkeypatch.setattr(f"blockdiff.engine.{name}", fetch_packed)
     return Reads(monkeypatch)
@@ -95,7 +96,8 @@ def check_rounds(engine: Engine, reads: Reads, patch: pytest.MonkeyPatch) -> Non
     assert rounds > 2
 
 
-def test_masked_canvases(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernels", ["auto", "triton", "triton,denoise=reference"])
+def test_masked_canvases(kernels: str, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HashModel(info(algorithms=ALGORITHMS, supports_editing=True))
     engine = Engine(model, EngineConfig(max_slots=8, max_context=64))
     ways: list[dict[str, Any]] = [
@@ -110,7 +112,8 @@ def test_masked_canvases(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     for uid, fields in enumerate(ways):
         engine.add_request(request(uid, range(1, 4 + uid), max_tokens=11, **fields))
-    check_rounds(engine, reads, monkeypatch)
+    with using(kernels):
+        check_rounds(engine, reads, monkeypatch)
 
 
 def test_random_canvases_and_their_statistics(

@@ -3,6 +3,8 @@
 Run: pytest tests/models
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -39,6 +41,8 @@ ROUNDS = [
     ([commit(0, 40), commit(1, 24, 3), preview(0, 48)], {}),
     ([commit(0, 48)], {0: 3}),
     ([preview(1, 27), preview(0, 56)], {}),
+    # nobody asks for a row
+    ([replace(own, logit_rows=()) for own in (commit(0, 56), preview(1, 27))], {}),
 ]
 
 

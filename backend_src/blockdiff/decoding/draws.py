@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blockdiff.decoding.noise import gumbel_noise, noise_keys, uniform_ids
+from blockdiff.decoding.noise import noise_keys, uniform_ids
+from blockdiff_kernels.head.noise import gumbel_noise
 
 Ints = npt.NDArray[np.int64]
 # scaled logits [L, V] of the places in a slice -> ids [L]

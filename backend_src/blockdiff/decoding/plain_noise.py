@@ -1,4 +1,4 @@
-"""The definition of ``noise.gumbel_noise``, in 64-bit words that never overflow.
+"""The definition of ``blockdiff_kernels.head.noise``, in 64-bit words that never overflow.
 
 What a request draws is a promise to whoever gave its seed: both must give the same bits.
 """

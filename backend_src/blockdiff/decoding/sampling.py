@@ -11,14 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockdiff.decoding.noise import gumbel_noise, noise_keys
+from blockdiff.decoding.noise import noise_keys
 from blockdiff.decoding.row_sums import row_sums
+from blockdiff_kernels.head.drawing import draw
 
 __all__ = ["Draws", "RowSampling", "choose_tokens", "noise_keys"]
 
 _NEVER = float("-inf")
-# A smaller one is as good as greedy and would make infinities of logits.
-_LEAST_TEMPERATURE = 1e-30
 
 
 class Draws(NamedTuple):
@@ -66,8 +65,9 @@ def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor
     sampling.ban(logits)
     tokens = logits.argmax(dim=1)
     if sampling.draws is not None:
-        rows = sampling.draws.rows
-        tokens[rows] = _sample(logits[rows], sampling.draws)
+        own = sampling.draws
+        filters = (own.top_k, own.top_p) if own.has_filters else None
+        tokens[own.rows] = draw(logits[own.rows], own.temperature, own.keys, filters)
     return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
 
 
@@ -75,25 +75,3 @@ def entropies(logits: Tensor) -> Tensor:
     """Entropy in nats [L] float32 of the softmax of each row [L, V]."""
     log_probs = torch.log_softmax(logits, dim=1)
     return row_sums(torch.special.entr(log_probs.exp()))
-
-
-def _sample(logits: Tensor, draws: Draws) -> Tensor:
-    """Gumbel-max draw [N] from ``logits`` [N, V]."""
-    scores = logits / draws.temperature.clamp_min(_LEAST_TEMPERATURE)[:, None]
-    if draws.has_filters:
-        scores = _filter(scores, draws.top_k, draws.top_p)
-    return (scores + gumbel_noise(draws.keys, scores.shape[1])).argmax(dim=1)
-
-
-def _filter(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Keep the ``top_k`` best and, of these, the smallest set that reaches ``top_p``."""
-    ordered, order = torch.sort(scores, dim=1, descending=True, stable=True)
-    places = torch.arange(scores.shape[1], device=scores.device)
-    limit = torch.where(top_k > 0, top_k, scores.shape[1])
-    ordered = torch.where(places[None, :] < limit[:, None], ordered, _NEVER)
-    probabilities = torch.softmax(ordered, dim=1)
-    before = probabilities.cumsum(dim=1) - probabilities
-    # The first token always stays, so a tiny top_p is greedy rather than empty.
-    is_dropped = (before >= top_p[:, None]) & (places[None, :] > 0) & (top_p[:, None] < 1)
-    ordered = torch.where(is_dropped, _NEVER, ordered)
-    return torch.empty_like(scores).scatter_(1, order, ordered)

@@ -8,16 +8,20 @@ import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from blockdiff.core import Phase
+from blockdiff.engine.captured_choice import CapturedChoice
 from blockdiff.engine.recorder import Recorder
+from blockdiff.engine.row_rules import RowRules
 from blockdiff.engine.step_runner import StepRunner
 from blockdiff.engine.step_shapes import find_shape
 from blockdiff.models.base import ModelCaches, RoundBatch, Segment
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.trunk import LanguageModel
+from blockdiff.scheduler import RoundPlan, SlotTable
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +44,31 @@ class CapturedRounds:
         self._shapes = shapes
         self._ready: Sequence[RoundShape] = ()
         self._runner = StepRunner(recorder, model.device)
+        longest = max(shape.logit_rows for shape in shapes)
+        # where every step leaves its rows, for the steps that choose from them
+        self._rows = torch.zeros(
+            (longest, model.hidden_size), dtype=model.dtype, device=model.device
+        )
+        self._choice = self._make_choice()
 
     @property
     def nbytes(self) -> int:
         """Device memory of all captured steps."""
-        return self._runner.nbytes
+        return self._runner.nbytes + self._rows.nbytes
+
+    def _make_choice(self) -> CapturedChoice | None:
+        """None for canvases of random tokens, whose rows also leave signals."""
+        model, head = self._model, self._model.output_head
+        if head is None or model.info.uniform is not None:
+            return None
+        return CapturedChoice(
+            self._runner,
+            head,
+            self._rows,
+            self._caches.room.num_slots,
+            model.info.block_length,
+            model.info.control_token_ids,
+        )
 
     def capture(self, hits: ExpertHits | None) -> None:
         """Capture the steps of all shapes, the largest first, whose memory the others then share.
@@ -59,6 +83,8 @@ class CapturedRounds:
             if now - said >= _PROGRESS_SECONDS:
                 said = now
                 logger.info("captured %d of %d steps", count + 1, len(self._shapes))
+        if self._choice is not None:
+            self._choice.capture([shape.logit_rows for shape in self._shapes])
         self._ready = self._shapes
         size = self.nbytes / 2**20
         text = "captured %d steps in %.1f s; they take %.1f MiB"
@@ -68,7 +94,8 @@ class CapturedRounds:
         host = self._model.prepare(_least_batch(shape), self._caches, shape)
 
         def step(moved: Mapping[str, Tensor]) -> Sequence[Tensor]:
-            return [self._model.run(host, moved, self._caches, hits=hits)]
+            found = self._model.run(host, moved, self._caches, hits=hits)
+            return [self._rows[: shape.logit_rows].copy_(found)]
 
         self._runner.capture(shape, host.arrays, step)
 
@@ -81,6 +108,20 @@ class CapturedRounds:
         host = self._model.prepare(batch, self._caches, shape)
         (rows,) = self._runner.run(shape, host.arrays)
         return rows[: len(batch.logit_rows)]
+
+    def decide(
+        self, hidden: Tensor, table: SlotTable, plan: RoundPlan, rules: RowRules
+    ) -> Tensor | None:
+        """The plan's groups after a preview with ``hidden`` rows [L, H]; see ``CapturedChoice``.
+
+        None: no step is captured for it.
+        """
+        if self._choice is None or len(hidden) > len(self._rows):
+            return None
+        if hidden.data_ptr() != self._rows.data_ptr():
+            # of a round that was not replayed
+            self._rows[: len(hidden)].copy_(hidden)
+        return self._choice.run(table, plan, rules)
 
 
 def _least_batch(shape: RoundShape) -> RoundBatch:

@@ -72,18 +72,26 @@ def _accept(
 ) -> Flags:
     """Accepted places [G, B]; the single row of an autoregressive group always is."""
     slots, (confidence, entropy) = plan.group_slots, measures
-    minimum, steps = table.least_accepted[slots], table.schedule_steps[slots]
-    if steps.any():
-        # A schedule shares out what the block has to decide.
-        shared = table.block_length[slots] - table.pinned[slots].sum(axis=1)
-        minimum = np.maximum(minimum, scheduled_minimum(shared, steps, table.step[slots]))
+    minimum = least_accepted(table, slots)
     algorithm, limit = table.algorithm[slots], table.threshold[slots]
     if not algorithm.any():
         return accept(confidence, is_open, minimum, limit)
     spreads = np.zeros_like(confidence)
     if entropy is not None:
         spreads = spread(plan, entropy, confidence.shape[1])
+        # As above: below every entropy, and finite, so that sums stay numbers.
+        spreads = np.where(np.isposinf(confidence), np.float32(-1e30), spreads)
     return accept_by(algorithm, confidence, spreads, is_open, minimum, limit)
+
+
+def least_accepted(table: SlotTable, slots: Ints) -> Ints:
+    """Places [G] that the previews of the open blocks of ``slots`` [G] accept at least."""
+    minimum, steps = table.least_accepted[slots], table.schedule_steps[slots]
+    if steps.any():
+        # A schedule shares out what the block has to decide.
+        shared = table.block_length[slots] - table.pinned[slots].sum(axis=1)
+        minimum = np.maximum(minimum, scheduled_minimum(shared, steps, table.step[slots]))
+    return minimum
 
 
 def _is_settled(

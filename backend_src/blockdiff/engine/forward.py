@@ -4,6 +4,7 @@ Knows nothing of requests or of what the decisions mean for them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from blockdiff.decoding.alternatives import best_unbanned, choose_alternatives
 from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import choose_tokens, entropies
 from blockdiff.engine.decisions import Chosen, block_width, decide, overwrite, spread
+from blockdiff.engine.device_blocks import read_decisions, update_blocks
+from blockdiff.engine.fused_choice import choose_at_once, usable_head
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import RowRules, make_rules
@@ -22,6 +25,8 @@ from blockdiff.models.base import BlockDiffusionModel, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Ints
 from blockdiff.transfer import Array, fetch
+from blockdiff_kernels.denoise import Preview
+from blockdiff_kernels.implementation import TRITON, choose
 
 # Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
 GREEDY_TILE = 1 << 24
@@ -41,17 +46,28 @@ def run_round(
     rules = make_rules(table, plan, insert_delete, is_edited)
     has_entropy = bool((table.algorithm[plan.group_slots] == ENTROPY_BOUNDED).any())
     controls = insert_delete.controls if is_edited.any() else None
-    lines = _choose(model, hidden, rules, has_entropy, controls)
     counts = statistics.due(hits)
-    found = fetch([*lines, *counts])
+    if not has_entropy and controls is None:
+        packed = rounds.decide(hidden, table, plan, rules)
+        if packed is not None:
+            found = fetch([packed, *counts])
+            for own in found[1:]:
+                statistics.publish(own)
+            return read_decisions(found[0], block_width(table, plan))
+    lines = _choose(model, hidden, rules, has_entropy, controls)
+    updated = _updated(table, plan, lines, has_entropy)
+    # Of blocks that the device has updated, only those with insertions, deletions need the lines.
+    wanted = lines if is_edited.any() or not updated else []
+    found = fetch([*wanted, *updated, *counts])
     if counts:
         statistics.publish(found.pop())
-    tokens, log_probs, *rest = found
-    entropy = rest.pop(0) if has_entropy else None
-    decisions = decide(table, plan, Chosen(tokens, log_probs, entropy))
+    if updated:
+        decisions = read_decisions(found.pop(), block_width(table, plan))
+    else:
+        decisions = decide(table, plan, _chosen(found, has_entropy))
     if is_edited.any():
         edited = np.flatnonzero(is_edited)
-        choices = _choices(table, plan, [tokens, log_probs, *rest], edited)
+        choices = _choices(table, plan, found[:2] + found[2 + has_entropy :], edited)
         resample = _resampler(model, hidden, plan, edited)
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
         overwrite(decisions, edited, update)
@@ -74,6 +90,15 @@ def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
     )
 
 
+def _updated(
+    table: SlotTable, plan: RoundPlan, lines: Sequence[Tensor], has_entropy: bool
+) -> list[Tensor]:
+    """The blocks that the ``lines`` of ``_choose`` leave, where the device decides; or nothing."""
+    if choose("denoise", lines[0].device) is not TRITON:
+        return []
+    return [update_blocks(table, plan, Preview(*lines[: 2 + has_entropy]))]
+
+
 def _choose(
     model: BlockDiffusionModel,
     hidden: Tensor,
@@ -84,8 +109,11 @@ def _choose(
     """Token ids [L] int64 and log confidences [L] float32 of the rows; where wanted, entropies.
 
     With ``controls``, four more lines: ids and log probabilities of the best token, masks included,
-    and of the best that is no control token. Works on a tile of logits at a time.
+    and of the best that is no control token. Works on a tile of logits at a time, or without any.
     """
+    head = usable_head(model.output_head, hidden)
+    if head is not None and not rules.has_filters:
+        return choose_at_once(head, hidden, rules, has_entropy, controls)
     tile = SAMPLED_TILE if rules.draws is not None else GREEDY_TILE
     size, count = max(tile // model.info.vocab_size, 1), len(hidden)
     tiles = []
@@ -102,6 +130,11 @@ def _choose(
             first, second, *others = choose_alternatives(logits, sampling, controls)
             tiles.append([first, second, *spread_out, *others])
     return tiles[0] if len(tiles) == 1 else [torch.cat(parts) for parts in zip(*tiles, strict=True)]
+
+
+def _chosen(lines: Sequence[npt.NDArray[Any]], has_entropy: bool) -> Chosen:
+    """Lines of ``_choose``, on the host."""
+    return Chosen(lines[0], lines[1], lines[2] if has_entropy else None)
 
 
 def _choices(table: SlotTable, plan: RoundPlan, lines: Sequence[Array], edited: Ints) -> Choices:

@@ -239,7 +239,7 @@ def _expert_facts(counts: ExpertCounts | None) -> dict[str, Any]:
 
 def _step_facts(counts: StepCounts) -> dict[str, int]:
     plain = {f"rounds_plain_{reason}": counts.plain[reason] for reason in REASONS}
-    return {"rounds_replayed": counts.replayed, **plain}
+    return {"rounds_replayed": counts.replayed, "rounds_decided": counts.decided, **plain}
 
 
 def _failure(request: Request, error: str) -> BlockResult:

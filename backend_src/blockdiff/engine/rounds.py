@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from blockdiff.engine.captured_rounds import CapturedRounds
+from blockdiff.engine.row_rules import RowRules
 from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
+from blockdiff.scheduler import RoundPlan, SlotTable
 
 
 @dataclass
@@ -19,6 +21,8 @@ class StepCounts:
     """How many rounds ran which way."""
 
     replayed: int = 0
+    decided: int = 0
+    """Rounds whose choice of tokens was replayed."""
     plain: Counter[str] = field(default_factory=Counter)
     """By reason, see ``step_shapes``; nothing where no steps are captured."""
 
@@ -57,6 +61,19 @@ class Rounds:
             # only models that have experts need to know of hits
             return self.model.hidden(batch, self.caches), None
         return self.model.hidden(batch, self.caches, hits=hits), hits
+
+    def decide(
+        self, hidden: Tensor, table: SlotTable, plan: RoundPlan, rules: RowRules
+    ) -> Tensor | None:
+        """Blocks of the plan's groups by a captured step, as ``device_blocks`` reads them.
+
+        ``hidden``: rows of this round. None: there is no step for it.
+        """
+        if self.captured is None:
+            return None
+        packed = self.captured.decide(hidden, table, plan, rules)
+        self.counts.decided += packed is not None
+        return packed
 
     def capture(self) -> None:
         """Capture all steps; for an idle engine, whose statistics are to be restarted after it."""

@@ -30,6 +30,40 @@ class RowRules:
     draws: dict[str, npt.NDArray[Any]] | None
     """Arrays of ``Draws`` by name; None: every row is greedy."""
 
+    @property
+    def has_filters(self) -> bool:
+        """Whether any row uses top-k or top-p."""
+        own = self.draws
+        return own is not None and bool((own["top_k"] > 0).any() or (own["top_p"] < 1).any())
+
+    def whole(self, count: int) -> dict[str, Array]:
+        """The rules of all ``count`` rows, a line each: ids that are barred, and how it is drawn.
+
+        [L, W] int32, -1 for none; temperature [L], 0 where greedy; keys [L, 2] int32 words.
+        """
+        arrays: dict[str, Array] = {"banned": self._banned_ids(count)}
+        if self.draws is not None:
+            own, rows = self.draws, self.draws["rows"]
+            temperature = np.zeros(count, np.float32)
+            temperature[rows] = own["temperature"]
+            keys = np.zeros((count, 2), np.uint32)
+            keys[rows] = own["keys"]
+            arrays |= {"temperature": temperature, "keys": keys.view(np.int32)}
+        return arrays
+
+    def _banned_ids(self, count: int) -> npt.NDArray[np.int32]:
+        """[L, W], the ids that no row may choose first."""
+        always = len(self.never)
+        if self.banned is None:
+            return np.tile(np.array(self.never, np.int32), (count, 1))
+        rows, ids = self.banned
+        # a row's pairs follow each other
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        table = np.full((count, always + int(place.max(initial=-1)) + 1), -1, np.int32)
+        table[:, :always] = self.never
+        table[rows, always + place] = ids
+        return table
+
     def tile(self, start: int, end: int, device: torch.device) -> RowSampling:
         """The rules of rows ``start`` to ``end``, numbered from 0, as tensors of ``device``."""
         if self.banned is None and self.draws is None:

@@ -6,7 +6,7 @@ Knows nothing of how a family computes, of requests, of sampling or of text.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -163,11 +163,23 @@ class ModelCaches(Protocol):
         ...
 
 
+class OutputHead(NamedTuple):
+    """What ``head`` multiplies hidden rows with."""
+
+    weight: Tensor  # [V, H]
+    cap: float | None  # soft bound of logits
+
+
 class BlockDiffusionModel(Protocol):
     """A loaded checkpoint. Stateless: everything about requests is in the caches."""
 
     info: ModelInfo
     device: torch.device
+
+    @property
+    def output_head(self) -> OutputHead | None:
+        """For kernels that choose tokens without logits; None: ``head`` is the only way."""
+        ...
 
     def new_caches(
         self, num_slots: int, max_context: int, pool: CachePool | None = None

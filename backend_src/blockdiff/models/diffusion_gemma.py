@@ -5,7 +5,7 @@ conditioned on what the previous step expected. Knows the family's tensor names;
 files, requests or sampling.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,7 +38,6 @@ from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.pages import CachePool, CacheSizes, make_room
-from blockdiff_kernels.head import best_tokens
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.projection import Normed
@@ -67,6 +66,7 @@ class DiffusionGemmaModel(LanguageModel):
         self.config = config
         embedding = source.tensor("decoder.embed_tokens.weight")
         super().__init__(_info(config), embedding, embedding, share, source.numerics)
+        self.logit_cap = config.final_logit_softcapping
         self.final_norm = source.tensor("decoder.norm.weight")
         self.embedding_scale = torch.tensor(
             config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
@@ -177,19 +177,6 @@ class DiffusionGemmaModel(LanguageModel):
         assert window is not None, "sliding layers have a window"
         rings = make_ring_layout(host, layout, moved, window, self.numerics)
         return found[0], found[1], rings
-
-    @torch.inference_mode()
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [L, V] float32, softly bounded."""
-        cap = self.config.final_logit_softcapping
-        return self.group.all_gather(self._score(hidden, cap), 1)
-
-    @torch.inference_mode()
-    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
-        assert self.group.size == 1, "a share of the vocabulary does not know the best of all"
-        cap = self.config.final_logit_softcapping
-        return best_tokens(hidden, self.output, excluded, cap=cap)
 
     @torch.inference_mode()
     def expect(self, scaled_logits: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blockdiff.cache import LayerCaches
 from blockdiff.config import AnyConfig
-from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
+from blockdiff.models.base import ModelCaches, ModelInfo, OutputHead, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.embedding import make_embedding
 from blockdiff.models.layers.host_layout import HostLayout
@@ -25,6 +25,7 @@ from blockdiff.models.states import slot_states
 from blockdiff.pages import CachePool, CacheSizes
 from blockdiff.transfer import to_device
 from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.packed import is_packed
 
 # adds its result to a residual [R, H], if it is given one
 Summand = Callable[[Tensor | None], Tensor]
@@ -42,6 +43,8 @@ class LanguageModel(ABC):
     config: AnyConfig
     bytes_read = 0
     """Of the checkpoint's weights, for this rank; set by the loader."""
+    logit_cap: float | None = None
+    """Soft bound of logits, where a family has one."""
 
     def __init__(
         self,
@@ -106,28 +109,35 @@ class LanguageModel(ABC):
         host = self.prepare(batch, caches)
         return self.run(host, to_device(host.arrays, self.device), caches, trace, hits)
 
+    @property
+    def output_head(self) -> OutputHead | None:
+        """See ``models.base``; None where ranks share the vocabulary, every row is on its own or
+        the weight is packed for a CPU's library."""
+        is_shared = self.group.size > 1
+        if is_shared or self.numerics.is_deterministic or is_packed(self.output):
+            return None
+        return OutputHead(self.output, self.logit_cap)
+
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [L, V] float32."""
-        return self.group.all_gather(self._score(hidden), 1)
+        cap = self.logit_cap
+        own = self.numerics.run(
+            ("head", *self.output.shape), lambda rows: logits(rows, self.output, cap), hidden
+        )
+        return self.group.all_gather(own, 1)
+
+    @torch.inference_mode()
+    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
+        assert self.group.size == 1, "a share of the vocabulary does not know the best of all"
+        return best_tokens(hidden, self.output, excluded, cap=self.logit_cap)
 
     def add(self, x: Tensor, summand: Summand) -> Tensor:
         """x [R, H] plus all ranks' summands; alone, the summand's last projection adds x."""
         if self.group.size == 1:
             return summand(x)
         return x + self.group.all_reduce(summand(None))
-
-    def _score(self, hidden: Tensor, cap: float | None = None) -> Tensor:
-        """This rank's logits [L, V here] float32, softly bounded by ``cap``."""
-        return self.numerics.run(
-            ("head", *self.output.shape), lambda rows: logits(rows, self.output, cap), hidden
-        )
-
-    @torch.inference_mode()
-    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
-        assert self.group.size == 1, "a share of the vocabulary does not know the best of all"
-        return best_tokens(hidden, self.output, excluded)
 
     def forward(self, batch: RoundBatch, caches: ModelCaches) -> Tensor:
         """Logits [L, V] float32 of ``batch.logit_rows``."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blockdiff.cache import LayerCaches
-from blockdiff.models.base import ModelCaches, RoundBatch
+from blockdiff.models.base import ModelCaches, OutputHead, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.trunk import LanguageModel
@@ -60,6 +60,11 @@ class ParallelModel:
             weakref.WeakValueDictionary()
         )
         self._next_number = 0
+
+    @property
+    def output_head(self) -> OutputHead | None:
+        """None: every rank has a part of the vocabulary, and what the engine needs is gathered."""
+        return None
 
     def new_caches(
         self, num_slots: int, max_context: int, pool: CachePool | None = None

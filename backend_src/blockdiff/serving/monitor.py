@@ -57,11 +57,14 @@ _COUNTERS = (
         {},
         "Rows whose choice of experts was counted",
     ),
-    (
-        "blockdiff_replayed_rounds_total",
-        "rounds_replayed",
-        {},
-        "Rounds that replayed a captured step",
+    *(
+        (
+            "blockdiff_replayed_rounds_total",
+            key,
+            {"step": step},
+            "Rounds that replayed a captured step",
+        )
+        for step, key in (("forward", "rounds_replayed"), ("choice", "rounds_decided"))
     ),
     *(
         (

@@ -1,9 +1,9 @@
 """Output head: l = W h, or with a cap c: l = c tanh(W h / c)
 
-token = argmax l;  confidence = softmax(l)[token] = 1 / sum exp(l - l*).
+token = argmax l, or argmax (l / T + g) with Gumbel noise g;  log p = l[token] - log sum exp l.
 
-``best_tokens`` walks the vocabulary in tiles with a running maximum and sum, so that no
-[rows, vocabulary] float32 matrix is ever built.
+``choose`` is all that a round asks of it; its kernels keep every logit on chip. ``best_tokens``
+walks the vocabulary in tiles with a running maximum and sum.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,22 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from blockdiff_kernels.head import cpu, reference
+from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, RowDraws, Rules
+from blockdiff_kernels.implementation import TRITON
+from blockdiff_kernels.implementation import choose as implementation_of
 from blockdiff_kernels.packed import is_packed
+
+__all__ = [
+    "Choice",
+    "Controls",
+    "Entropy",
+    "Others",
+    "RowDraws",
+    "Rules",
+    "best_tokens",
+    "choose",
+    "logits",
+]
 
 
 def logits(hidden: Tensor, weight: Tensor, cap: float | None = None) -> Tensor:
@@ -22,6 +37,19 @@ def logits(hidden: Tensor, weight: Tensor, cap: float | None = None) -> Tensor:
     if is_packed(weight):
         return cpu.logits(hidden, weight, cap)
     return reference.logits(hidden, weight, cap)
+
+
+def choose(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> Choice:
+    """One token for each row of hidden [L, H] and its log probability, from weight [V, H].
+
+    Bans and filters do not change the probabilities; what is not a number in hidden makes a row's
+    log probability nan.
+    """
+    if implementation_of("head", hidden.device) is TRITON:
+        from blockdiff_kernels.head import triton
+
+        return triton.choose(hidden, weight, cap, rules)
+    return reference.choose(hidden, weight, cap, rules)
 
 
 def best_tokens(

@@ -1,0 +1,110 @@
+"""Are the kernels right on this GPU, and how far from its limits are they? In six minutes.
+
+    python -m perf.gpu_check --out results
+    python -m perf.gpu_check --out results --ops moe,head --no-steps
+    TRITON_INTERPRET=1 python -m perf.gpu_check --out results --device cpu --tiny
+
+Every op's kernel is first compared with its definition in float64 at production sizes. One red
+check ends the run: no time is shown then. Runs from a clone where torch, triton, numpy and
+tokenizers can be imported; draws a picture where matplotlib can.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from blockdiff.errors import ConfigError
+from perf.gpu.cases import CASES
+from perf.gpu.checking import run_checks
+from perf.gpu.measuring import Bench, measure_ops, measure_steps
+from perf.gpu.report import Measured, draw, facts, line, write_csv
+from perf.gpu.sizes import FULL, TINY
+from perf.gpu.timing import CudaTimer, Deadline, NoTimer, Timer
+
+WEIGHTS = ("bfloat16", "fp8", "int4")
+
+
+def gpu_check(given: argparse.Namespace) -> int:
+    """Check every kernel, then time it beside what the device allows; returns the exit code."""
+    device = check_device(given.device, given.tiny)
+    sizes, ops = TINY if given.tiny else FULL, check_ops(given.ops)
+    deadline = Deadline(given.seconds)
+    given.out.mkdir(parents=True, exist_ok=True)
+    verdicts = run_checks(device, given.tiny, ops, given.steps, given.workers, deadline)
+    if any(not verdict.is_right for verdict in verdicts):
+        print("no times: a check is red")
+        return 1
+    errors = {verdict.label: verdict.error for verdict in verdicts}
+    bench = Bench(sizes, device, make_timer(device), deadline, errors)
+    found = _shown(measure_ops(bench, ops))
+    if given.steps:
+        found += _shown(measure_steps(bench, WEIGHTS))
+    about = facts(device)
+    write_csv(given.out / "gpu_check.csv", found, about)
+    has_picture = draw(given.out / "gpu_check.png", found, about)
+    print(f"written: {given.out / 'gpu_check.csv'}" + (", gpu_check.png" if has_picture else ""))
+    for name in deadline.left_out:
+        print(f"left out for want of time: {name}")
+    return 0
+
+
+def _shown(measured: Iterator[Measured]) -> list[Measured]:
+    found = []
+    for one in measured:
+        print(line(one), flush=True)
+        found.append(one)
+    return found
+
+
+def check_device(name: str, tiny: bool) -> torch.device:
+    """The device; ConfigError where kernels cannot run on it."""
+    if name == "cpu":
+        if not tiny:
+            raise ConfigError("--device cpu: only with --tiny, as kernels are interpreted there")
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise ConfigError("--device cpu: needs TRITON_INTERPRET=1 in the environment")
+    elif not name.startswith("cuda"):
+        raise ConfigError(f"--device {name}: allowed are cuda and cpu")
+    elif not torch.cuda.is_available():
+        raise ConfigError("--device cuda: no GPU is here; try --device cpu --tiny")
+    return torch.device(name)
+
+
+def check_ops(text: str) -> list[str]:
+    """Names of ops; ConfigError for one that has no cases."""
+    named = [op.strip() for op in text.split(",") if op.strip()]
+    unknown = [op for op in named if op not in CASES]
+    if unknown:
+        raise ConfigError(f"--ops {unknown[0]}: not known; some of {', '.join(CASES)}")
+    return named
+
+
+def make_timer(device: torch.device) -> Timer:
+    """Interpreted kernels are not timed."""
+    return NoTimer() if device.type == "cpu" else CudaTimer(device)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; ends the program where it makes no sense."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("gpu_check", description=__doc__, formatter_class=form)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for gpu_check.csv and gpu_check.png")
+    add("--device", default="cuda", help="cuda, or cpu with --tiny")
+    add("--tiny", action="store_true", help="small sizes; for the interpreter, times nothing")
+    add("--ops", default=",".join(CASES), help="only these (default: %(default)s)")
+    add("--seconds", type=float, default=330.0, help="begin nothing after so long")
+    add("--no-steps", dest="steps", action="store_false", help="leave out whole steps")
+    add("--workers", type=int, default=6, help="processes that compile and check")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(gpu_check(parse(sys.argv[1:])))
+    except ConfigError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,112 @@
+"""The check of kernels on a GPU, run small under the interpreter: its logic, not its times."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import perf.gpu_check as command
+from blockdiff.errors import ConfigError
+from blockdiff_kernels.cost import Cost
+from perf.gpu.case import Maker, OpCase, Work
+from perf.gpu.cases import CASES, all_cases
+from perf.gpu.correctness import check
+from perf.gpu.report import Measured, draw, line
+from perf.gpu.sizes import FULL, TINY
+from perf.gpu.timing import Deadline
+
+SMALL = ("--device", "cpu", "--tiny", "--ops", "norm")
+
+
+def _run(folder: Path, *words: str) -> int:
+    return command.gpu_check(command.parse(["--out", str(folder), *SMALL, *words]))
+
+
+def _rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "gpu_check.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_every_kernel_is_right_where_it_is_interpreted(op: str) -> None:
+    cases = all_cases(TINY, TINY.rows[:1], [op])
+    assert cases and all(case.cost.bytes > 0 for case in cases)
+    for case in cases:
+        verdict = check(case, torch.device("cpu"))
+        assert verdict.is_right, verdict
+
+
+def test_steps_are_checked_and_run_launched_and_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(command, "WEIGHTS", ("bfloat16",))
+    assert _run(tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "WRONG" not in shown and "right step/4-layers" in shown and " us" not in shown
+    rows = _rows(tmp_path)
+    modes = {(row["op"], row["weights"], row["rows"], row["mode"]) for row in rows}
+    expected = {("step", "bf16", str(n), mode) for n in TINY.rows for mode in ("eager", "graph")}
+    assert expected < modes
+    assert all(row["seconds"] == "" and float(row["floor_seconds"]) > 0 for row in rows)
+
+
+def _wrong_cases(*ignored: Any) -> list[OpCase]:
+    def make(maker: Maker) -> Work:
+        x = maker.normal(4)
+        return Work(lambda: [x if maker.dtype == torch.float64 else x + 1])
+
+    def broken(maker: Maker) -> Work:
+        raise RuntimeError("out of resource: shared memory")
+
+    return [OpCase("norm", name, 4, own, Cost(1, 1)) for name, own in (("a", make), ("b", broken))]
+
+
+def test_no_time_is_shown_after_a_red_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(CASES, "norm", _wrong_cases)
+    assert _run(tmp_path, "--no-steps") == 1
+    shown = capsys.readouterr().out
+    assert "WRONG norm/a" in shown and "out of resource: shared memory" in shown
+    assert "no times" in shown and not (tmp_path / "gpu_check.csv").exists()
+
+
+def test_what_there_is_no_time_for_is_named(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    now = [0.0]
+    monkeypatch.setattr(command, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    monkeypatch.setattr(command, "run_checks", lambda *given: now.__setitem__(0, 329.0) or [])
+    assert _run(tmp_path, "--no-steps") == 0
+    left_out = [label for label in capsys.readouterr().out.splitlines() if "left out" in label]
+    assert [label.split(": ")[1] for label in left_out] == [
+        case.label for case in all_cases(TINY, TINY.rows, ["norm"])
+    ]
+    assert _rows(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "cpu"], "only with --tiny"),
+        (["--device", "tpu"], "allowed are cuda and cpu"),
+        (["--device", "cpu", "--tiny", "--ops", "norm,mow"], "--ops mow: not known; some of "),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        command.gpu_check(command.parse(["--out", str(tmp_path), *words]))
+
+
+def test_times_are_shown_beside_their_floor(tmp_path: Path) -> None:
+    one = Measured("moe", "experts", "bf16", 32, "graph", 2e-4, 1e-4, Cost(1, 2), 1e-3)
+    assert line(one).split()[-1] == "50.0%"
+    about = {"device": "a GPU", "commit": "0"}
+    assert draw(tmp_path / "x.png", [one], about)
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_full_size_is_the_published_model() -> None:
+    labels = [case.label for case in all_cases(FULL, FULL.rows, list(CASES))]
+    assert len(labels) == len(set(labels))
+    assert FULL.channels == 8192 and FULL.config()["num_hidden_layers"] == 40

@@ -19,10 +19,11 @@ import torch
 
 from blockdiff.errors import ConfigError
 from perf.gpu.cases import CASES
-from perf.gpu.checking import run_checks
+from perf.gpu.checking import CheckPlan, run_checks
 from perf.gpu.measuring import Bench, measure_ops, measure_steps
 from perf.gpu.report import Measured, draw, facts, line, write_csv
 from perf.gpu.sizes import FULL, TINY
+from perf.gpu.step import STEP_LABEL
 from perf.gpu.timing import CudaTimer, Deadline, NoTimer, Timer
 
 WEIGHTS = ("bfloat16", "fp8", "int4")
@@ -34,14 +35,15 @@ def gpu_check(given: argparse.Namespace) -> int:
     sizes, ops = TINY if given.tiny else FULL, check_ops(given.ops)
     deadline = Deadline(given.seconds)
     given.out.mkdir(parents=True, exist_ok=True)
-    verdicts = run_checks(device, given.tiny, ops, given.steps, given.workers, deadline)
+    plan = CheckPlan(str(device), given.tiny, tuple(ops), given.steps)
+    verdicts = run_checks(plan, given.workers, deadline)
     if any(not verdict.is_right for verdict in verdicts):
         print("no times: a check is red")
         return 1
     errors = {verdict.label: verdict.error for verdict in verdicts}
     bench = Bench(sizes, device, make_timer(device), deadline, errors)
     found = _shown(measure_ops(bench, ops))
-    if given.steps:
+    if given.steps and STEP_LABEL in errors:
         found += _shown(measure_steps(bench, WEIGHTS))
     about = facts(device)
     write_csv(given.out / "gpu_check.csv", found, about)

@@ -1,20 +1,17 @@
 """All checks, several at once: compiling takes longer than running. Knows cases, not their ops."""
 
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, TimeoutError
+from dataclasses import dataclass
 from multiprocessing import get_context
 
 import torch
 
+from perf.gpu.case import OpCase
 from perf.gpu.cases import all_cases
 from perf.gpu.correctness import Verdict, check
 from perf.gpu.sizes import FULL, TINY, Sizes
-from perf.gpu.step import check_step
+from perf.gpu.step import STEP_LABEL, check_step
 from perf.gpu.timing import Deadline
-
-# about what the slowest check takes, compiling included
-CHECK_SECONDS = 20.0
 
 
 def rows_of(sizes: Sizes) -> tuple[int, ...]:
@@ -23,45 +20,60 @@ def rows_of(sizes: Sizes) -> tuple[int, ...]:
     return tuple(dict.fromkeys((rows[0], rows[len(rows) // 2], rows[-1])))
 
 
-def run_checks(
-    device: torch.device,
-    tiny: bool,
-    ops: Sequence[str],
-    has_steps: bool,
-    workers: int,
-    deadline: Deadline,
-) -> list[Verdict]:
-    """A verdict for each case of ``ops`` and for the step, each printed as it comes.
+@dataclass(frozen=True)
+class CheckPlan:
+    """What is checked, in words that another process understands."""
+
+    device: str
+    tiny: bool
+    ops: tuple[str, ...]
+    has_steps: bool
+
+    @property
+    def sizes(self) -> Sizes:
+        return TINY if self.tiny else FULL
+
+    @property
+    def cases(self) -> list[OpCase]:
+        return all_cases(self.sizes, rows_of(self.sizes), self.ops)
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the cases, and then of the step."""
+        return [case.label for case in self.cases] + [STEP_LABEL] * self.has_steps
+
+
+def run_checks(plan: CheckPlan, workers: int, deadline: Deadline) -> list[Verdict]:
+    """A verdict for each case and for the step, each printed as it comes.
 
     On a GPU by processes of their own, whose compiled kernels this one finds in Triton's cache.
+    What there is no time for is noted and has no verdict.
     """
-    sizes = TINY if tiny else FULL
-    count = len(all_cases(sizes, rows_of(sizes), ops))
-    work = partial(_check_numbered, str(device), tiny, tuple(ops))
-    numbers = [*range(count), *([-1] if has_steps else [])]
+    numbers = range(len(plan.labels))
+    if plan.device == "cpu":
+        allowed = (n for n in numbers if deadline.allows(f"check {plan.labels[n]}"))
+        return [_said(_check_numbered(plan, number)) for number in allowed]
     found = []
-    if device.type == "cpu":
-        for number in numbers:
-            if deadline.allows(f"check {number}"):
-                found.append(_said(work(number)))
-        return found
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for verdict in pool.map(work, numbers):
-            found.append(_said(verdict))
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    # the step's checks take longest
+    waiting = {n: pool.submit(_check_numbered, plan, n) for n in reversed(numbers)}
+    for number in numbers:
+        try:
+            found.append(_said(waiting[number].result(max(deadline.left, 0.0))))
+        except TimeoutError:
+            deadline.left_out.append(f"check {plan.labels[number]}")
+    pool.shutdown(wait=False, cancel_futures=True)
     return found
 
 
-def _check_numbered(device: str, tiny: bool, ops: Sequence[str], number: int) -> Verdict:
-    sizes = TINY if tiny else FULL
-    place = torch.device(device)
-    if number < 0:
-        return check_step(sizes, place)
-    return check(all_cases(sizes, rows_of(sizes), ops)[number], place)
+def _check_numbered(plan: CheckPlan, number: int) -> Verdict:
+    cases = plan.cases
+    device = torch.device(plan.device)
+    return check(cases[number], device) if number < len(cases) else check_step(plan.sizes, device)
 
 
 def _said(verdict: Verdict) -> Verdict:
     word = "right" if verdict.is_right else "WRONG"
-    said = f"  {verdict.said}" if verdict.said else ""
-    print(f"{word} {verdict.label:50} error {verdict.error:.2e}, limit {verdict.limit:.2e}{said}",
-          flush=True)  # fmt: skip
+    numbers = f"error {verdict.error:.2e}, limit {verdict.limit:.2e}"
+    print(f"{word} {verdict.label:50} {numbers}  {verdict.said}".rstrip(), flush=True)
     return verdict

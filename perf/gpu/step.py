@@ -22,6 +22,7 @@ from perf.gpu.sizes import Sizes
 
 # delta layers and an attention layer
 CUT_LAYERS = 4
+STEP_LABEL = f"step/{CUT_LAYERS}-layers"
 # how much further from float32 kernels may be than the definitions in bfloat16 are
 WORSE = 1.5
 
@@ -77,7 +78,7 @@ def check_step(sizes: Sizes, device: torch.device) -> Verdict:
             model = random_model(sizes.config(CUT_LAYERS), device, dtype)
             found[name] = make_step(model, sizes, 2).run()[0].float()
     plain, own = (_median_error(found[name], found["exact"]) for name in ("plain", "kernels"))
-    return Verdict(f"step/{CUT_LAYERS}-layers", own, WORSE * plain + 1e-6)
+    return Verdict(STEP_LABEL, own, WORSE * plain + 1e-6)
 
 
 def _median_error(found: Tensor, exact: Tensor) -> float:

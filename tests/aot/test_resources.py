@@ -17,6 +17,8 @@ from tests.aot.table import op_names, read_table
 
 Row = dict[str, Any]
 PINNED = "3.6.0"
+# what the compiler decides
+COMPILED = ("registers", "stack", "shared", "wgmma", "mma", "blocks_per_sm", "fits")
 
 
 @cache
@@ -29,6 +31,10 @@ def _rows() -> list[Row]:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _without(names: tuple[str, ...], row: Row) -> dict[str, str]:
+    return {name: str(value) for name, value in row.items() if name not in names}
 
 
 @pytest.mark.timeout(1200)
@@ -47,10 +53,10 @@ def test_kernels_fit_and_spill_nothing(op: str) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("op", op_names())
 def test_table_is_the_one_checked_in(op: str) -> None:
-    assert triton.__version__ == PINNED, "the table is that of another version"
-    stored = read_table(op)
-    found = [{name: str(value) for name, value in row.items()} for row in _rows()]
-    found = [row for row in found if row["op"] == op]
+    """What another version of the compiler makes of a kernel may differ, what is started not."""
+    left_out = () if triton.__version__ == PINNED else COMPILED
+    stored = [_without(left_out, row) for row in read_table(op)]
+    found = [_without(left_out, row) for row in _rows() if row["op"] == op]
     changed = [row for row in found if row not in stored]
     gone = [row for row in stored if row not in found]
     assert not changed and not gone, (

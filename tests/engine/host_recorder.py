@@ -105,6 +105,8 @@ class HostRecorder:
 
     def capture(self, step: Step) -> Step:
         """As ``blockdiff.engine.recorder.Recorder``; CaptureError for what cannot be captured."""
+        # what a first run makes and keeps is there when a device captures
+        step()
         results, launches = _watched(step)
 
         def replay() -> Sequence[Tensor]:

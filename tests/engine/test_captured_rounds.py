@@ -4,18 +4,24 @@ Run: pytest tests/engine/test_captured_rounds.py
 """
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from blockdiff.checkpoint import load_model
 from blockdiff.core import BlockResult, Mode, Request
 from blockdiff.engine import Engine, EngineConfig
-from blockdiff.engine.recorder import Recorder
+from blockdiff.engine.recorder import Recorder, Step
 from blockdiff.engine.step_shapes import LONG, REASONS, SIZE
+from blockdiff.errors import EngineDeadError
 from blockdiff.models.trunk import LanguageModel
+from blockdiff_kernels.implementation import using
 
 from ..models.families import FAMILIES, make_model
+from .checkpoint import CHECKPOINT
 from .fakes import request
 from .host_recorder import HostRecorder
 
@@ -105,3 +111,49 @@ def test_replayed_rounds_decide_the_same(model: LanguageModel) -> None:
         assert (mine.rows, mine.rounds) == (theirs.rows, theirs.rounds)
         # a near tie may go either way where products have other shapes
         assert np.abs(mine.hits - theirs.hits).sum() <= 1e-3 * theirs.hits.sum()
+
+
+@pytest.mark.parametrize("family", ["hybrid C", "llada2"])
+def test_replayed_kernels_decide_the_same(family: str, tmp_path: Path) -> None:
+    """Kernels are interpreted: few rounds, one shape of each kind."""
+
+    def decide(folder: Path, recorder: Recorder | None) -> list[BlockResult]:
+        model = make_model(family, folder)
+        config = EngineConfig(max_slots=1, max_context=16, graph_blocks=(2,))
+        engine = Engine(model, config, recorder=recorder)
+        with torch.inference_mode():
+            engine._rounds.capture()
+        drawn = {"temperature": 0.7, "seed": 3, "denoise_steps": 2}
+        found = play(engine, [request(0, (5, 4), max_tokens=11, **drawn)])
+        if recorder is not None:
+            assert engine.step_counts.replayed > 1 and engine.step_counts.decided > 1
+        return [result for results in found.values() for result in results]
+
+    expected = decide(tmp_path / "plain", None)
+    with using("triton"):
+        found = decide(tmp_path / "replayed", HostRecorder())
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.token_ids == theirs.token_ids
+        np.testing.assert_allclose(mine.log_probs, theirs.log_probs, rtol=1e-3, atol=1e-3)
+
+
+class _Broken:
+    pool_bytes = 0
+
+    def capture(self, step: Step) -> Step:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_what_cannot_be_captured_runs_plainly_unless_it_must_not(is_required: bool) -> None:
+    config = EngineConfig(max_slots=2, max_context=32)
+    engine = Engine(load_model(CHECKPOINT), config, recorder=_Broken())
+    assert engine._rounds.captured is not None
+    engine._rounds.captured.is_required = is_required
+    if is_required:
+        with pytest.raises(EngineDeadError, match="rounds cannot be captured: operation not"):
+            engine.warm_up()
+        return
+    engine.warm_up()
+    found = play(engine, [request(2, (1, 2, 3), max_tokens=9)])
+    assert found[2][-1].is_final and engine.step_counts.replayed == 0

@@ -24,6 +24,7 @@ from blockdiff_kernels.implementation import using
 from .checkpoint import CANVAS_CHECKPOINT
 from .fakes import HashModel, info, request
 
+DEVICE_ARRAYS = ("uniform", "row_rules", "fused_choice", "device_blocks", "device_canvases")
 READING_METHODS = ("cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__")
 READING_OPERATIONS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2")
 
@@ -74,7 +75,7 @@ class Reads(TorchDispatchMode):
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Counts from now on; both ways of a round's arrays are those of a device."""
-    for name in ("uniform", "row_rules", "fused_choice", "device_blocks"):
+    for name in DEVICE_ARRAYS:
         monkeypatch.setattr(f"blockdiff.engine.{name}.to_device", move_packed)
     for name in ("uniform.fetch", "forward.fetch"):
         monkeypatch.setattr(f"blockdiff.engine.{name}", fetch_packed)
@@ -116,14 +117,17 @@ def test_masked_canvases(kernels: str, reads: Reads, monkeypatch: pytest.MonkeyP
         check_rounds(engine, reads, monkeypatch)
 
 
+@pytest.mark.parametrize("kernels", ["auto", "head=triton,denoise=triton"])
 def test_random_canvases_and_their_statistics(
-    reads: Reads, monkeypatch: pytest.MonkeyPatch
+    kernels: str, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blockdiff.engine.statistics.PUBLISH_SECONDS", 0.0)
     config = EngineConfig(max_slots=2, max_context=64, expert_statistics_interval=1)
     engine = Engine(load_model(CANVAS_CHECKPOINT), config)
     for uid in range(2):
-        engine.add_request(request(uid, range(1, 4 + uid), max_tokens=11, min_tokens=3))
-    check_rounds(engine, reads, monkeypatch)
+        prompt = range(1, 4 + uid)
+        engine.add_request(request(uid, prompt, max_tokens=11, min_tokens=3, denoise_steps=2))
+    with using(kernels):
+        check_rounds(engine, reads, monkeypatch)
     assert engine.expert_counts is not None
     assert engine.expert_counts.rounds == engine.counters.rounds

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockdiff.checkpoint import load_model
 from blockdiff.core import BlockResult, Mode
 from blockdiff.decoding.acceptance import ALGORITHMS
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff_kernels.implementation import using
 
 from . import edit_models
-from .fakes import FakeModel, HashModel, info, request, run
+from .checkpoint import CANVAS_CHECKPOINT
+from .fakes import HashModel, info, request, run
 
 MASKED: list[dict[str, Any]] = [
     {"min_tokens": 5, "threshold": 0.4},
@@ -33,7 +35,7 @@ EDITED: list[dict[str, Any]] = [
 ]
 
 
-def decode(kernels: str, model: FakeModel, ways: list[dict[str, Any]]) -> list[BlockResult]:
+def decode(kernels: str, model: Any, ways: list[dict[str, Any]]) -> list[BlockResult]:
     """All results of a request for each of ``ways``, run together."""
     engine = Engine(model, EngineConfig(max_slots=len(ways), max_context=64))
     if model.info.edits_length:
@@ -69,6 +71,20 @@ def test_same_results_as_without_kernels(kind: str, kernels: str) -> None:
         assert fused.token_ids == plain.token_ids
         assert fused.denoise_steps == plain.denoise_steps
         np.testing.assert_allclose(fused.log_probs, plain.log_probs, atol=2e-6)
+
+
+@pytest.mark.parametrize("kernels", ["head=triton,denoise=triton", "denoise=triton"])
+def test_random_canvases(kernels: str) -> None:
+    model = load_model(CANVAS_CHECKPOINT)
+    ways: list[dict[str, Any]] = [
+        {"min_tokens": 5, "denoise_steps": 3},
+        {"denoise_steps": 2, "pinned": ((1, 9), (2, 4))},
+    ]
+    want, got = decode("auto", model, ways), decode(kernels, model, ways)
+    for plain, fused in zip(want, got, strict=True):
+        assert fused.token_ids == plain.token_ids
+        assert fused.denoise_steps == plain.denoise_steps
+        np.testing.assert_allclose(fused.log_probs, plain.log_probs, atol=1e-4)
 
 
 def test_broken_logits_fail_one_request() -> None:

@@ -79,7 +79,7 @@ def test_what_waits_for_the_device_cannot_be_captured(function: Callable[[Tensor
 
 def test_a_replay_must_do_the_same_to_the_same_memory() -> None:
     stores, rows = [torch.zeros(5, dtype=torch.int64) for _ in range(2)], [5, 5]
-    wheres = iter([stores[0], stores[0], stores[1]])
+    wheres = iter([stores[0], stores[0], stores[0], stores[1]])
     runner = StepRunner(HostRecorder(), CPU)
     runner.capture("memory", ARRAYS, lambda moved: [next(wheres).add_(moved["ids"])])
     runner.run("memory", ARRAYS)

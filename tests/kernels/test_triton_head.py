@@ -8,7 +8,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.head import Controls, Entropy, RowDraws, Rules, choose, reference
+from blockdiff_kernels.head import (
+    Controls,
+    Entropy,
+    RowDraws,
+    Rules,
+    choose,
+    expect,
+    expecting,
+    reference,
+)
 from blockdiff_kernels.head.noise import gumbel_noise
 from blockdiff_kernels.head.parts import gumbel
 from blockdiff_kernels.implementation import using
@@ -74,6 +83,18 @@ def test_rows_choose_as_in_float64(way: str, dtype: torch.dtype, vocabulary: int
     hidden, weight = make(37, vocabulary, 70, dtype)
     rules = Rules(bans(37, 31, 0, 7), own, entropy, controls)
     check(hidden, weight, 30.0 if way == "canvas" else None, rules)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_expect_an_embedding(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expecting, "TILE", 20 * 128)
+    hidden, weight = make(20, 300, 70, dtype)
+    rules = Rules(bans(20, 31, 0, 7), draws(20, 0.4, 0.8), Entropy.SCALED)
+    with using("triton"):
+        peaks = choose(hidden, weight, 30.0, rules).peaks
+        found = expect(hidden, weight, 30.0, rules, peaks)
+    exact = reference.expect(hidden.double(), weight.double(), 30.0, rules)
+    assert_near(found, exact)
 
 
 def test_a_large_vocabulary_and_a_bounded_logit() -> None:

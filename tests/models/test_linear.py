@@ -5,6 +5,11 @@ import torch
 from torch import Tensor
 
 from blockdiff.models.layers.linear import DenseLinear, Linear, StackedLinear, concat_rows
+from blockdiff.models.layers.quantized import QuantizedLinear
+from blockdiff_kernels.implementation import using
+from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.projection import Normed
+from blockdiff_kernels.quantized_linear.quantize import quantize_int
 
 
 class ScaledLinear(DenseLinear):
@@ -50,3 +55,17 @@ def test_column_parts_add_up() -> None:
     left, right = linear.columns(0, 2), linear.columns(2, 6)
     assert (left.in_features, right.in_features) == (2, 4)
     torch.testing.assert_close(left(X[:, :2]) + right(X[:, 2:]), X @ full.t())
+
+
+@pytest.mark.parametrize("kind", ["dense", "quantized", "stacked"])
+def test_of_a_source_by_its_definition_and_by_kernels(kind: str) -> None:
+    dense, quantized = DenseLinear(weight(5, 0)), QuantizedLinear(*quantize_int(weight(3, 1), 8))
+    linear = {"dense": dense, "quantized": quantized}.get(kind, StackedLinear([dense, quantized]))
+    source = Normed(X, torch.linspace(-1, 1, 6), 1e-6, NormKind.ZERO_CENTRED)
+    residual = torch.randn(4, linear.out_features, generator=torch.Generator().manual_seed(2))
+    want = residual + linear(source.rows())
+    assert torch.equal(linear.of(source, residual), want)
+    assert torch.equal(linear.of(source), linear(source.rows()))
+    with using("triton"):
+        torch.testing.assert_close(linear.of(source, residual), want)
+        torch.testing.assert_close(linear.of(source), want - residual)

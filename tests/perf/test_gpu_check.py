@@ -12,7 +12,8 @@ from blockdiff.errors import ConfigError
 from blockdiff_kernels.cost import Cost
 from perf.gpu.case import Maker, OpCase, Work
 from perf.gpu.cases import CASES, all_cases
-from perf.gpu.correctness import check
+from perf.gpu.checking import CheckPlan, run_checks
+from perf.gpu.correctness import Verdict, check
 from perf.gpu.report import Measured, draw, line
 from perf.gpu.sizes import FULL, TINY
 from perf.gpu.timing import Deadline
@@ -52,6 +53,17 @@ def test_steps_are_checked_and_run_launched_and_replayed(
     assert all(row["seconds"] == "" and float(row["floor_seconds"]) > 0 for row in rows)
 
 
+def test_other_processes_check_until_time_is_up(capsys: Any) -> None:
+    # a name of the CPU that does not keep the checks in this process
+    plan = CheckPlan("cpu:0", True, ("norm",), False)
+    verdicts = run_checks(plan, 1, Deadline(300.0))
+    assert [verdict.label for verdict in verdicts] == plan.labels
+    assert all(verdict.is_right for verdict in verdicts), verdicts
+    late = Deadline(0.0)
+    assert run_checks(plan, 1, late) == []
+    assert late.left_out == [f"check {label}" for label in plan.labels]
+
+
 def _wrong_cases(*ignored: Any) -> list[OpCase]:
     def make(maker: Maker) -> Work:
         x = maker.normal(4)
@@ -76,7 +88,12 @@ def test_no_time_is_shown_after_a_red_check(
 def test_what_there_is_no_time_for_is_named(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     now = [0.0]
     monkeypatch.setattr(command, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
-    monkeypatch.setattr(command, "run_checks", lambda *given: now.__setitem__(0, 329.0) or [])
+
+    def checks(*given: Any) -> list[Verdict]:
+        now[0] = 329.0
+        return [Verdict(all_cases(TINY, TINY.rows, ["norm"])[0].label, 0.0, 1.0)]
+
+    monkeypatch.setattr(command, "run_checks", checks)
     assert _run(tmp_path, "--no-steps") == 0
     left_out = [label for label in capsys.readouterr().out.splitlines() if "left out" in label]
     assert [label.split(": ")[1] for label in left_out] == [

@@ -72,6 +72,10 @@ class RecordedDraws:
 
         return sample
 
+    def keys(self, places: Places) -> Ints | None:
+        """See ``DrawSource``: what is recorded has none."""
+        return None
+
     def _look_up(self, places: Places, kind: str) -> Ints:
         """Recorded ids [N], ``_NO_ID`` for places of requests without a record."""
         found = np.full(len(places.places), _NO_ID, np.int64)

@@ -51,6 +51,10 @@ class DrawSource(Protocol):
         """Draws from softmax(scaled logits), for ``places`` in order, a slice at a time."""
         ...
 
+    def keys(self, places: Places) -> Ints | None:
+        """Keys [N, 2] of the noise that ``sampler`` draws with; None: it draws in another way."""
+        ...
+
 
 class NoiseDraws:
     """Draws that are a pure function of seed, position and step."""
@@ -68,13 +72,16 @@ class NoiseDraws:
 
     def sampler(self, places: Places, device: torch.device) -> Sampler:
         """See ``DrawSource``."""
-        keys = torch.from_numpy(noise_keys(places.seeds, places.positions, places.steps))
-        keys = keys.to(device)
+        keys = torch.from_numpy(self.keys(places)).to(device)
 
         def sample(scaled: Tensor, rows: slice) -> Tensor:
             return (scaled + gumbel_noise(keys[rows], scaled.shape[1])).argmax(dim=1)
 
         return sample
+
+    def keys(self, places: Places) -> Ints:
+        """See ``DrawSource``."""
+        return noise_keys(places.seeds, places.positions, places.steps)
 
     def _ids(self, places: Places, stream: int) -> Ints:
         keys = noise_keys(places.seeds ^ np.uint64(stream), places.positions, places.steps)

@@ -37,8 +37,10 @@ class CapturedRounds:
         caches: ModelCaches,
         shapes: Sequence[RoundShape],
         recorder: Recorder,
+        is_required: bool = False,
     ) -> None:
-        """``shapes``: smaller ones first."""
+        """``shapes``: smaller ones first; ``is_required``: rounds shall not run otherwise."""
+        self.is_required = is_required
         self._model = model
         self._caches = caches
         self._shapes = shapes

@@ -41,7 +41,7 @@ class EngineConfig:
     cuda_graphs: bool | None = None
     """Whether rounds of usual shapes are captured at warm-up and replayed; None: where they can be.
     """
-    graph_blocks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+    graph_blocks: tuple[int, ...] = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     """Sizes of captured rounds, in blocks of rows: what runs besides is filled up to one."""
     load_aware: LoadAware | None = None
     """How far elastic requests give way while others wait; None: not at all."""

@@ -24,6 +24,8 @@ class GraphPlan(NamedTuple):
     model: LanguageModel
     shapes: tuple[RoundShape, ...]
     recorder: Recorder
+    is_required: bool
+    """Whether the engine is of no use without."""
 
     @property
     def nbytes(self) -> int:
@@ -32,7 +34,7 @@ class GraphPlan(NamedTuple):
 
     def captured(self, caches: ModelCaches) -> CapturedRounds:
         """What captures rounds over ``caches``."""
-        return CapturedRounds(self.model, caches, self.shapes, self.recorder)
+        return CapturedRounds(self.model, caches, self.shapes, self.recorder, self.is_required)
 
 
 def plan_graphs(
@@ -46,6 +48,7 @@ def plan_graphs(
     ``recorder``: what to capture with, whatever the settings say. ConfigError when graphs were
     asked for and cannot be.
     """
+    is_required = recorder is not None or config.cuda_graphs is True
     if recorder is None:
         if config.cuda_graphs is False:
             return None
@@ -57,7 +60,7 @@ def plan_graphs(
         recorder = CudaRecorder(model.device)
     assert isinstance(model, LanguageModel), "only whole models can be captured"
     sizes = (config.graph_blocks, config.max_slots, memory.pages_per_slot)
-    return GraphPlan(model, step_shapes(model.info, *sizes), recorder)
+    return GraphPlan(model, step_shapes(model.info, *sizes), recorder, is_required)
 
 
 def why_no_graphs(model: BlockDiffusionModel, config: EngineConfig) -> str | None:

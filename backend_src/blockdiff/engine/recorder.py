@@ -65,6 +65,8 @@ class CudaRecorder:
                 step()
         outside.wait_stream(self._stream)
         torch.cuda.synchronize(self._device)
+        # capture empties the cache itself, which would hide what it reserves
+        torch.cuda.empty_cache()
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"

@@ -3,6 +3,7 @@
 Knows when experts are counted; knows nothing of plans or of what hidden rows are for.
 """
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -11,9 +12,12 @@ from torch import Tensor
 from blockdiff.engine.captured_rounds import CapturedRounds
 from blockdiff.engine.row_rules import RowRules
 from blockdiff.engine.statistics import ExpertStatistics
+from blockdiff.errors import EngineDeadError
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.scheduler import RoundPlan, SlotTable
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -76,9 +80,20 @@ class Rounds:
         return packed
 
     def capture(self) -> None:
-        """Capture all steps; for an idle engine, whose statistics are to be restarted after it."""
-        if self.captured is not None:
+        """Capture all steps; for an idle engine, whose statistics are to be restarted after it.
+
+        Where that fails, all rounds run plainly, or EngineDeadError says that they must not.
+        """
+        if self.captured is None:
+            return
+        try:
             self.captured.capture(self.statistics.hits)
+        except Exception as error:
+            if self.captured.is_required:
+                text = f"rounds cannot be captured: {error}; leave out cuda_graphs"
+                raise EngineDeadError(text) from error
+            logger.exception("rounds cannot be captured and run plainly")
+            self.captured = None
 
     def restart(self) -> None:
         """Forget how many rounds ran and what they counted."""

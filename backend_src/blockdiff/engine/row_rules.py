@@ -41,28 +41,15 @@ class RowRules:
 
         [L, W] int32, -1 for none; temperature [L], 0 where greedy; keys [L, 2] int32 words.
         """
-        arrays: dict[str, Array] = {"banned": self._banned_ids(count)}
+        arrays: dict[str, Array] = {"banned": banned_ids(self.never, self.banned, count)}
         if self.draws is not None:
             own, rows = self.draws, self.draws["rows"]
             temperature = np.zeros(count, np.float32)
             temperature[rows] = own["temperature"]
-            keys = np.zeros((count, 2), np.uint32)
+            keys = np.zeros((count, 2), np.int64)
             keys[rows] = own["keys"]
-            arrays |= {"temperature": temperature, "keys": keys.view(np.int32)}
+            arrays |= {"temperature": temperature, "keys": as_words(keys)}
         return arrays
-
-    def _banned_ids(self, count: int) -> npt.NDArray[np.int32]:
-        """[L, W], the ids that no row may choose first."""
-        always = len(self.never)
-        if self.banned is None:
-            return np.tile(np.array(self.never, np.int32), (count, 1))
-        rows, ids = self.banned
-        # a row's pairs follow each other
-        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        table = np.full((count, always + int(place.max(initial=-1)) + 1), -1, np.int32)
-        table[:, :always] = self.never
-        table[rows, always + place] = ids
-        return table
 
     def tile(self, start: int, end: int, device: torch.device) -> RowSampling:
         """The rules of rows ``start`` to ``end``, numbered from 0, as tensors of ``device``."""
@@ -86,6 +73,24 @@ class RowRules:
         return RowSampling(
             self.never, pairs, Draws(**moved, has_filters=has_filters) if is_drawn else None
         )
+
+
+def banned_ids(never: tuple[int, ...], banned: Pairs | None, count: int) -> npt.NDArray[np.int32]:
+    """[L, W] ids that each of ``count`` rows may not choose, -1 for none; ``never`` first."""
+    if banned is None:
+        return np.tile(np.array(never, np.int32), (count, 1))
+    rows, ids = banned
+    # a row's pairs follow each other
+    place = len(never) + np.arange(len(rows)) - np.searchsorted(rows, rows)
+    table = np.full((count, int(place.max(initial=len(never) - 1)) + 1), -1, np.int32)
+    table[:, : len(never)] = never
+    table[rows, place] = ids
+    return table
+
+
+def as_words(keys: Ints) -> npt.NDArray[np.int32]:
+    """Keys of ``noise_keys`` as 32-bit words."""
+    return keys.astype(np.uint32).view(np.int32)
 
 
 def make_rules(

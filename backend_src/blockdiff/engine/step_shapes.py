@@ -11,9 +11,9 @@ import numpy as np
 from blockdiff.models.base import ModelInfo, RoundBatch
 from blockdiff.models.round_shape import RoundShape
 
-# Page tables are this part of the longest, or all of it: a longer table costs its copy and, in
-# implementations that look at all of it, time.
-PAGE_SHARES = (1 / 16, 1 / 4, 1)
+# Page tables are this part of the longest, or all of it: kernels look at no more than a context
+# needs, but a longer table takes longer to lay out and to copy.
+PAGE_SHARES = (1 / 8, 1)
 FEW_PAGES = 16
 
 # why a round is not replayed

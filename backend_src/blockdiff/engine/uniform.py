@@ -4,6 +4,9 @@ Keeps what canvases need from step to step; where their random tokens come from 
 Knows nothing of requests or of what the decisions mean for them.
 """
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -20,13 +23,28 @@ from blockdiff.decoding.uniform import (
     find_finished,
     step_temperatures,
 )
+from blockdiff.engine.device_blocks import read_decisions
+from blockdiff.engine.device_canvases import DeviceCanvases
 from blockdiff.engine.forward import SAMPLED_TILE, make_batch
+from blockdiff.engine.fused_choice import usable_head
 from blockdiff.engine.rounds import Rounds
-from blockdiff.engine.row_rules import early_endings
-from blockdiff.models.base import ConditionedModel, ModelCaches
+from blockdiff.engine.row_rules import as_words, banned_ids, early_endings
+from blockdiff.models.base import ConditionedModel, ModelCaches, OutputHead
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Flags, Floats, Ints
-from blockdiff.transfer import Array, fetch, to_device
+from blockdiff.transfer import fetch, to_device
+from blockdiff_kernels import head as heads
+from blockdiff_kernels.denoise import Step
+from blockdiff_kernels.implementation import TRITON, choose
+
+
+class Chosen(NamedTuple):
+    """``Step`` on the host, [G, B] each."""
+
+    best: Ints
+    drawn: Ints
+    log_probs: Floats
+    entropy: Floats
 
 
 class UniformRounds:
@@ -35,9 +53,9 @@ class UniformRounds:
     def __init__(self, model: ConditionedModel, num_slots: int, draws: DrawSource) -> None:
         self._model = model
         self._draws = draws
-        self._progress = Progress(
-            np.zeros((num_slots, model.info.block_length), np.int64), np.zeros(num_slots, np.int64)
-        )
+        shape = (num_slots, model.info.block_length)
+        self._progress = Progress(np.zeros(shape, np.int64), np.zeros(num_slots, np.int64))
+        self._device_canvases = DeviceCanvases(*shape, model.device)
 
     def start_canvas(self, table: SlotTable, slot: int) -> Ints:
         """Ids [B] that the open block of ``slot`` begins with."""
@@ -54,14 +72,20 @@ class UniformRounds:
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)
-        rows = self._choose(hidden, places, table, plan, caches)
-        # [4, G, B]: most probable ids, drawn ids, log confidences, entropies
-        packed, *counts = fetch([rows.view(4, len(slots), -1), *statistics.due(hits)])
-        for found in counts:
-            statistics.publish(found)
-        ids = packed[:2].astype(np.int64)
-        fresh = self._draws.fresh(places).reshape(ids[0].shape)
-        return self._decide(table, slots, (ids[0], ids[1], fresh), packed[2:].astype(np.float32))
+        step = self._choose(hidden, places, table, plan, caches)
+        fresh = self._draws.fresh(places).reshape(len(slots), -1)
+        is_device = choose("denoise", hidden.device) is TRITON
+        wanted: Sequence[Tensor] = step
+        if is_device:
+            wanted = [self._device_canvases.renew(table, slots, step, fresh)]
+        counts = statistics.due(hits)
+        found = fetch([*wanted, *counts])
+        if counts:
+            statistics.publish(found.pop())
+        if is_device:
+            return read_decisions(found[0], fresh.shape[1])
+        said = Chosen(*(line.reshape(fresh.shape) for line in found))
+        return self._decide(table, slots, said, fresh)
 
     def _places(self, table: SlotTable, slots: Ints) -> Places:
         """All places of the canvases of ``slots`` [G], laid end to end."""
@@ -84,10 +108,15 @@ class UniformRounds:
         table: SlotTable,
         plan: RoundPlan,
         caches: ModelCaches,
-    ) -> Tensor:
-        """[4, L] float64 of the L rows, a tile of logits at a time; stores the rows' signals."""
+    ) -> Step:
+        """What the L rows say; stores the signals that they give the next step."""
         model, count = self._model, hidden.shape[0]
         assert count == len(places.places), "a preview decides its whole canvas"
+        keys, head = self._draws.keys(places), usable_head(model.output_head, hidden)
+        if head is not None and keys is not None:
+            return self._choose_at_once(
+                hidden, head, keys, _row_arrays(table, places, plan), caches
+            )
         arrays = _row_arrays(table, places, plan)
         device = to_device(arrays, model.device)
         sample = self._draws.sampler(places, model.device)
@@ -105,21 +134,39 @@ class UniformRounds:
             logits[banned] = -torch.inf
             best, best_ids = logits.max(dim=1)
             scaled = logits.div_(device["temperature"][rows, None])
-            parts = (best_ids, sample(scaled, rows), best - log_total, entropies(scaled))
-            tiles.append(torch.stack([part.double() for part in parts]))
+            tiles.append((best_ids, sample(scaled, rows), best - log_total, entropies(scaled)))
             where = (device["slots"][rows], device["places"][rows])
             model.store_signals(caches, model.expect(scaled), *where)
-        return torch.cat(tiles, dim=1)
+        return Step(*(torch.cat(parts) for parts in zip(*tiles, strict=True)))
+
+    def _choose_at_once(
+        self,
+        hidden: Tensor,
+        head: OutputHead,
+        keys: Ints,
+        arrays: dict[str, npt.NDArray[Any]],
+        caches: ModelCaches,
+    ) -> Step:
+        """``_choose`` by kernels that keep no logits."""
+        pairs = (arrays.pop("banned_rows"), arrays.pop("banned_ids"))
+        arrays |= {"banned": banned_ids((), pairs, len(hidden)), "keys": as_words(keys)}
+        moved = to_device(arrays, hidden.device)
+        draws = heads.RowDraws(moved["temperature"], moved["keys"])
+        rules = heads.Rules(moved["banned"], draws, heads.Entropy.SCALED)
+        found = heads.choose(hidden, *head, rules)
+        assert found.entropy is not None and found.peaks is not None, "asked for"
+        signals = self._model.expect_rows(hidden, rules, found.peaks)
+        self._model.store_signals(caches, signals, moved["slots"], moved["places"])
+        return Step(found.best, found.tokens, found.best_log_probs, found.entropy)
 
     def _decide(
         self,
         table: SlotTable,
         slots: Ints,
-        ids: tuple[Ints, Ints, Ints],
-        measures: npt.NDArray[np.float32],
+        said: Chosen,
+        fresh: Ints,
     ) -> Decisions:
-        best, drawn, fresh = ids
-        log_probs, entropy = measures
+        best, drawn, log_probs, entropy = said
         step, width = table.step[slots], best.shape[1]
         # Rows of pinned places are computed for the next step's signals only.
         is_pinned, given = table.pinned[slots, :width], table.canvas[slots, :width]
@@ -137,7 +184,7 @@ class UniformRounds:
         )
 
 
-def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, Array]:
+def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, npt.NDArray[Any]]:
     """What the rows of the canvases need besides their logits."""
     slots = plan.group_slots[plan.row_groups]
     left = (table.step[slots], table.schedule_steps[slots])

@@ -17,6 +17,7 @@ from blockdiff.config import UniformDefaults
 from blockdiff.core import Phase
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.pages import CachePool, CacheRoom, CacheSizes, CacheWork, Ints
+from blockdiff_kernels.head import Peaks, Rules
 
 NO_MASK_TOKEN = -1
 NO_CONTROL_TOKEN = -1
@@ -230,6 +231,10 @@ class ConditionedModel(BlockDiffusionModel, Protocol):
 
     def expect(self, logits: Tensor) -> Tensor:
         """Signals [L, H] that (scaled) logits [L, V] of one step give the next one."""
+        ...
+
+    def expect_rows(self, hidden: Tensor, rules: Rules, peaks: Peaks) -> Tensor:
+        """The same from hidden rows [L, H] and what ``choose`` said of them; with a head only."""
         ...
 
     def store_signals(

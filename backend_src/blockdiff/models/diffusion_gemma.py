@@ -28,6 +28,7 @@ from blockdiff.models.layers.canvas_rows import (
     make_canvas_host_layout,
     make_ring_layout,
 )
+from blockdiff.models.layers.embedding import make_embedding
 from blockdiff.models.layers.flat import wants_flat
 from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
 from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
@@ -38,8 +39,10 @@ from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.pages import CachePool, CacheSizes, make_room
+from blockdiff_kernels.head import Peaks, Rules, expect
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.norm.sums import Factors, add_normed
 from blockdiff_kernels.projection import Normed
 from blockdiff_kernels.rope import proportional_angles
 from blockdiff_kernels.self_conditioning import expected_embedding
@@ -68,9 +71,9 @@ class DiffusionGemmaModel(LanguageModel):
         super().__init__(_info(config), embedding, embedding, share, source.numerics)
         self.logit_cap = config.final_logit_softcapping
         self.final_norm = source.tensor("decoder.norm.weight")
-        self.embedding_scale = torch.tensor(
-            config.hidden_size**0.5, dtype=embedding.dtype, device=embedding.device
-        )
+        # in the dtype of embeddings, as the family defines it
+        scale = torch.tensor(config.hidden_size**0.5, dtype=embedding.dtype, device="cpu")
+        self.embed = make_embedding(embedding, share.group, scale.item())
         self.conditioning = self_conditioning(source, config, share.group)
         self.layers = [self._layer(source, number) for number in range(config.num_hidden_layers)]
 
@@ -136,7 +139,7 @@ class DiffusionGemmaModel(LanguageModel):
         eps = self.config.rms_norm_eps
         full, sliding, rings = self._layouts(host, moved)
         canvas = CanvasRows.of(moved)
-        x = self.embed(full.token_ids) * self.embedding_scale
+        x = self.embed(full.token_ids)
         if canvas.rows.numel():
             signal = caches.signals[canvas.slots, canvas.places]
             x[canvas.rows] = self.conditioning(x.index_select(0, canvas.rows), signal)
@@ -146,15 +149,14 @@ class DiffusionGemmaModel(LanguageModel):
             rows = Normed(x, layer.input_norm, eps, NormKind.PLAIN)
             mixed = layer.attention(rows, layout, rings, caches)
             mixed = self.group.all_reduce(mixed)
-            x = x + plain_rms_norm(mixed, layer.attention_norm, eps)
+            x = add_normed(x, mixed, layer.attention_norm, eps)
             if finishing is not None and layer is self.layers[-1]:
                 x, is_canvas = x.index_select(0, finishing), is_canvas.index_select(0, finishing)
                 layout = layout.finishing()
                 if not len(x):
                     break
             own_hits = None if hits is None else hits.of(number, layout.row_count)
-            fed = layer.feed_forward(x, own_hits)
-            x = (x + fed) * layer.scalars[is_canvas].unsqueeze(1)
+            x = layer.feed_forward(x, Factors(layer.scalars, is_canvas), own_hits)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         if finishing is None:
@@ -188,6 +190,13 @@ class DiffusionGemmaModel(LanguageModel):
 
         key = ("expect", *self.output.shape)
         return self.group.all_reduce(self.numerics.run(key, expected, scaled_logits))
+
+    @torch.inference_mode()
+    def expect_rows(self, hidden: Tensor, rules: Rules, peaks: Peaks) -> Tensor:
+        """See ``models.base``."""
+        assert self.output_head is not None, "rows and their probabilities are all here"
+        own = expect(hidden, *self.output_head, rules, peaks)
+        return own * torch.tensor(self.config.hidden_size**0.5, dtype=own.dtype)
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

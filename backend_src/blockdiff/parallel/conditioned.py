@@ -9,6 +9,7 @@ from torch import Tensor
 from blockdiff.models.base import ConditionedModel, ModelCaches
 from blockdiff.parallel.messages import Command, encode
 from blockdiff.parallel.model import ParallelCaches, ParallelModel
+from blockdiff_kernels.head import Peaks, Rules
 
 
 class ParallelConditionedModel(ParallelModel):
@@ -19,6 +20,10 @@ class ParallelConditionedModel(ParallelModel):
         """See ``models.base``; every rank needs the whole rows, to know what share its part has."""
         message = encode(Command.EXPECT, logits.shape[0])
         return self.together(message, lambda: self._part.expect(self.group.broadcast(logits)))
+
+    def expect_rows(self, hidden: Tensor, rules: Rules, peaks: Peaks) -> Tensor:
+        """Never asked for: ranks that share a vocabulary have no head for kernels."""
+        raise AssertionError("output_head is None")
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

@@ -7,11 +7,24 @@ B the block length, p_j // B <= p_i // B (block-causal commit);  o_i = sum_j sof
 query head h uses key head h // (Hq / Hkv); another factor than 1 / sqrt(D) can be given
 window w: cached rows are the last ones before the context; a causal row sees p_j > p_i - w, a
 preview row the cached rows p_j > context - w and all of its segment
+gate g: o_i sigmoid(g_i);  cap c: c tanh(s_ij / c) instead of s_ij
 """
 
 from torch import Tensor
 
 from blockdiff_kernels.attention import reference
+from blockdiff_kernels.attention.sight import Past, Sight
+from blockdiff_kernels.implementation import TRITON, choose
+from blockdiff_kernels.segments import Segments
+
+__all__ = [
+    "Past",
+    "Sight",
+    "attention",
+    "block_attention",
+    "visibility",
+    "window_visibility",
+]
 
 
 def visibility(
@@ -63,3 +76,30 @@ def attention(
     """
     past = (cache_key, cache_value, pages)
     return reference.attention(query, key, value, *past, visible, mask, scale)
+
+
+def block_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past: Past,
+    segments: Segments,
+    sight: Sight,
+    out: Tensor,
+    *,
+    gate: Tensor | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> None:
+    """Attend over flat rows; rows of segments of out [R, Hq, D] are written in place, no others.
+
+    query, gate [R, Hq, D]; key, value [R, Hkv, D]; only the first axis may be strided. Whatever
+    lies in pages that no segment needs, or in rows of no segment, reaches nothing.
+    scale: factor of the products (None: 1 / sqrt(D)).
+    """
+    run = reference.block_attention
+    if choose("attention", query.device) is TRITON:
+        from blockdiff_kernels.attention import triton
+
+        run = triton.block_attention
+    run(query, key, value, past, segments, sight, out, gate=gate, scale=scale, cap=cap)

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff_kernels.attention.sight import Past, Sight
+from blockdiff_kernels.segments import Segments
+
 
 def visibility(
     contexts: Tensor,
@@ -76,3 +79,61 @@ def attention(
         q, k, v, attn_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
     return mixed.transpose(1, 2)
+
+
+def block_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past: Past,
+    segments: Segments,
+    sight: Sight,
+    out: Tensor,
+    *,
+    gate: Tensor | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> None:
+    """See the package docstring; one segment after the other."""
+    lists = (own.tolist() for own in (segments.starts, segments.lengths, segments.contexts))
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    for number, (start, length, context) in enumerate(zip(*lists, strict=True)):
+        if not length:
+            continue
+        rows = slice(start, start + length)
+        places = torch.arange(context + length, device=query.device)
+        cached = _positions_kept(past, segments, number, places[:context])
+        keys, values = (
+            torch.cat((store.flatten(1, 2)[:, cached].transpose(0, 1), own[rows]))
+            for store, own in ((past.keys, key), (past.values, value))
+        )
+        repeats = query.shape[1] // key.shape[1]
+        keys, values = (x.repeat_interleave(repeats, 1) for x in (keys, values))
+        scores = torch.einsum("thd,jhd->htj", query[rows], keys) * factor
+        if cap is not None:
+            scores = cap * (scores / cap).tanh()
+        seen = _seen(sight, number, places, context)
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        mixed = torch.einsum("htj,jhd->thd", weights, values)
+        out[rows] = mixed if gate is None else mixed * gate[rows].sigmoid()
+
+
+def _positions_kept(past: Past, segments: Segments, number: int, positions: Tensor) -> Tensor:
+    """Where positions before a context lie in pages laid end to end; a ring repeats."""
+    page_length = past.keys.shape[2]
+    if past.pages is None:
+        return segments.slots[number] * page_length + positions % page_length
+    return past.pages[number, positions // page_length] * page_length + positions % page_length
+
+
+def _seen(sight: Sight, number: int, places: Tensor, context: int) -> Tensor:
+    """[T, context + T] bool of one segment."""
+    rows = places[context:].unsqueeze(1)
+    if not sight.is_causal:
+        start = 0 if sight.window is None else context - sight.window + 1
+        return (places >= start).expand(len(rows), -1)
+    if sight.block_lengths is not None:
+        block = sight.block_lengths[number]
+        return places // block <= rows // block
+    seen = places <= rows
+    return seen if sight.window is None else seen & (places > rows - sight.window)

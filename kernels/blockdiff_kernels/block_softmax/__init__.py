@@ -8,6 +8,9 @@ p_i  = softmax(l_i0, l_i1 .. l_iT);  o_i = p_i0 h_i + sum_j p_ij v_j
 from torch import Tensor
 
 from blockdiff_kernels.block_softmax import reference
+from blockdiff_kernels.gated_delta.rows import DeltaRows
+from blockdiff_kernels.implementation import TRITON, choose
+from blockdiff_kernels.segments import Segments
 
 
 def block_softmax(
@@ -29,3 +32,22 @@ def block_softmax(
     return reference.block_softmax(
         query, key, value, state, logit_scale, history_bias, history_c, mask
     )
+
+
+def block_softmax_rows(
+    inputs: DeltaRows,
+    right_weight: Tensor,
+    vectors: tuple[Tensor, Tensor, Tensor],
+    segments: Segments,
+    out: Tensor,
+) -> None:
+    """Mix the blocks ``segments`` of flat rows into ``out`` [R, Hv, dv], convolution included.
+
+    right_weight [C, r] as in ``conv.preview_conv``; vectors: a, b and c [Hv]. out is float32 or has
+    the rows' dtype; rows of no segment stay as they are. Nothing else is written.
+    """
+    if choose("block_softmax", inputs.rows.device) is TRITON:
+        from blockdiff_kernels.block_softmax import triton
+
+        return triton.block_softmax(inputs, right_weight, vectors, segments, out)
+    return reference.block_softmax_rows(inputs, right_weight, vectors, segments, out)

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor
 
 from blockdiff_kernels.gated_delta.reference import l2_normalise
+from blockdiff_kernels.gated_delta.rows import DeltaRows
+from blockdiff_kernels.gated_delta.rows_reference import preview_with
+from blockdiff_kernels.segments import Segments
 
 
 def block_probabilities(
@@ -52,3 +55,16 @@ def block_softmax(
     values = value.to(state.dtype).transpose(1, 2).contiguous()
     mixed = torch.addcmul(p[..., 1:] @ values, p[..., :1], history)
     return mixed.transpose(1, 2)
+
+
+def block_softmax_rows(
+    inputs: DeltaRows,
+    right_weight: Tensor,
+    vectors: tuple[Tensor, Tensor, Tensor],
+    segments: Segments,
+    out: Tensor,
+) -> None:
+    """See the package."""
+    preview_with(inputs, right_weight, segments, out, lambda heads, _, state, mask: block_softmax(
+        *heads, state, *vectors, mask
+    ))  # fmt: skip

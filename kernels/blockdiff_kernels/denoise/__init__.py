@@ -9,6 +9,11 @@ entropy bounded  those of lowest entropy; all while the entropies up to theirs s
 editing          besides, decided places with another token whose confidence is above a limit
 
 An editing block is settled once a preview changes nothing, or its extra previews are used up.
+
+``renew`` is for canvases that start as random tokens: places of lowest entropy take the tokens
+drawn for them while the entropies before theirs sum to at most ``bound``, the others fresh random
+ones. A canvas is finished, and takes its most probable tokens, when these have been the same for
+``stability`` steps before and the mean entropy lies below ``confidence``, or with its last step.
 """
 
 from torch import Tensor
@@ -23,6 +28,7 @@ from blockdiff_kernels.denoise.blocks import (
     Updated,
     unpack,
 )
+from blockdiff_kernels.denoise.canvases import Canvases, Progress, Step
 from blockdiff_kernels.implementation import TRITON, choose
 
 __all__ = [
@@ -30,9 +36,13 @@ __all__ = [
     "LOW_CONFIDENCE",
     "SEQUENTIAL",
     "Blocks",
+    "Canvases",
     "Preview",
+    "Progress",
+    "Step",
     "Updated",
     "accept",
+    "renew",
     "unpack",
 ]
 
@@ -47,3 +57,15 @@ def accept(blocks: Blocks, preview: Preview) -> Tensor:
 
         return triton.accept(blocks, preview)
     return reference.accept(blocks, preview)
+
+
+def renew(canvases: Canvases, progress: Progress, step: Step) -> Tensor:
+    """The canvases after ``step``, as ``accept`` gives blocks; ``progress`` is changed in place.
+
+    Places that are open have another step before them.
+    """
+    if choose("denoise", canvases.canvas.device) is TRITON:
+        from blockdiff_kernels.denoise import renewing
+
+        return renewing.renew(canvases, progress, step)
+    return reference.renew(canvases, progress, step)

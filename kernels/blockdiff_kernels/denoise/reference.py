@@ -1,4 +1,4 @@
-"""Plain torch definition of accepting tokens. Knows nothing of slots or requests."""
+"""Plain torch definitions of accepting tokens. Knows nothing of slots or requests."""
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from blockdiff_kernels.denoise.blocks import (
     Updated,
     pack,
 )
+from blockdiff_kernels.denoise.canvases import Canvases, Progress, Step
 
 _LAST = float("inf")
 
@@ -61,3 +62,32 @@ def _best(blocks: Blocks, confidence: Tensor, entropy: Tensor, is_open: Tensor) 
     count = torch.where(blocks.algorithm == ENTROPY_BOUNDED, bounded, count)
     count = count.masked_fill(blocks.algorithm == SEQUENTIAL, 0)
     return is_open & (rank < torch.maximum(count, blocks.minimum)[:, None])
+
+
+def renew(canvases: Canvases, progress: Progress, step: Step) -> Tensor:
+    """See the package docstring."""
+    is_given, shape = canvases.is_given != 0, canvases.canvas.shape
+    best, drawn, log_probs, entropy = (line.view(shape) for line in step)
+    best = torch.where(is_given, canvases.canvas, best.int())
+    last, slots = progress.best[canvases.slots.long()], canvases.slots.long()
+    is_same = (best == last).all(dim=1) & (canvases.step > 0)
+    repeats = torch.where(is_same, progress.repeats[slots] + 1, 0).int()
+    progress.best[slots], progress.repeats[slots] = best, repeats
+    count, taking_part = (~is_given).sum(dim=1), entropy.masked_fill(is_given, 0)
+    mean = taking_part.sum(dim=1) / count.clamp_min(1)
+    is_sure = (repeats >= canvases.stability) & (mean < canvases.confidence)
+    is_over = (canvases.step + 1 >= canvases.steps) | (count == 0)
+    is_finished = (is_sure | is_over)[:, None]
+    order = entropy.masked_fill(is_given, _LAST).argsort(dim=1, stable=True)
+    lowest = taking_part.gather(1, order)
+    is_accepted = lowest.cumsum(dim=1) - lowest <= canvases.bound[:, None]
+    is_accepted = torch.zeros_like(is_given).scatter_(1, order, is_accepted)
+    renewed = torch.where(is_accepted, drawn.int(), canvases.fresh)
+    return pack(
+        Updated(
+            canvas=torch.where(is_finished | is_given, best, renewed),
+            log_probs=log_probs.masked_fill(is_given, 0),
+            is_open=~is_finished & ~is_given,
+            is_settled=torch.ones_like(count),
+        )
+    )

@@ -11,8 +11,11 @@ S<_T = 0;  S<_{t-1} = exp(g_t) S<_t + k_t (beta_t (v_t - exp(g_t) S<_t^T k_t))^T
 
 from torch import Tensor
 
-from blockdiff_kernels.gated_delta import reference
+from blockdiff_kernels.gated_delta import reference, rows_reference
+from blockdiff_kernels.gated_delta.rows import DeltaRows
+from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.pointwise import FAST, Pointwise
+from blockdiff_kernels.segments import Segments
 
 # rows of a chunk of the grid that states keep to where results must not depend on the batch
 GRID_ROWS = 16
@@ -77,3 +80,43 @@ def two_sweeps(
 ) -> Tensor:
     """Mix a block in both directions; returns o [G, T, Hv, dv]. Arguments as ``gated_delta``'s."""
     return reference.two_sweeps(query, key, value, log_decay, beta, state, mask, chunk)
+
+
+def commit_rows(
+    inputs: DeltaRows, segments: Segments, snapshots: Tensor | None, out: Tensor
+) -> None:
+    """Mix the rows of ``segments`` causally and write their slots' states and tails in place.
+
+    Convolution and gates included. out [R, Hv, dv], float32 or the rows' dtype; rows of no segment
+    stay as they are. snapshots [G] int32: lines that get a copy of state and tail, -1 for none.
+    Segments have slots of their own; a second one of a slot comes with the next call.
+    """
+    if choose("gated_delta", inputs.rows.device) is TRITON:
+        from blockdiff_kernels.gated_delta import triton
+
+        return triton.commit(inputs, segments, snapshots, out)
+    return rows_reference.commit_rows(inputs, segments, snapshots, out)
+
+
+def preview_rows(inputs: DeltaRows, segments: Segments, out: Tensor) -> None:
+    """``commit_rows`` that writes ``out`` and nothing else."""
+    if choose("gated_delta", inputs.rows.device) is TRITON:
+        from blockdiff_kernels.gated_delta import triton
+
+        return triton.preview(inputs, segments, out)
+    return rows_reference.preview_rows(inputs, segments, out)
+
+
+def two_sweep_rows(
+    inputs: DeltaRows, right_weight: Tensor, segments: Segments, out: Tensor
+) -> None:
+    """``preview_rows`` in both directions; right_weight [C, r] as in ``conv.preview_conv``.
+
+    Kernels take blocks of up to 32 rows; longer ones are computed by the definition.
+    """
+    if choose("gated_delta", inputs.rows.device) is TRITON:
+        from blockdiff_kernels.gated_delta import tiles, triton
+
+        if segments.longest <= tiles.SWEEP_ROWS:
+            return triton.two_sweeps(inputs, right_weight, segments, out)
+    return rows_reference.two_sweep_rows(inputs, right_weight, segments, out)

@@ -15,7 +15,8 @@ class StateShape(NamedTuple):
 
 
 def cost(segments: int, rows: int, shape: StateShape, writes: bool, state_bytes: float) -> Cost:
-    """Of ``segments`` segments of ``rows`` rows each, in bfloat16, after the convolution.
+    """Of ``segments`` segments of ``rows`` rows each, in bfloat16, after the convolution or, as
+    kernels convolve where they read, with it.
 
     A state is read once by every segment and written by one that ``writes`` (a commit). The
     triangular solve is counted as the blocked one.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from blockdiff_kernels.head import cpu, reference
-from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, RowDraws, Rules
+from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, Peaks, RowDraws, Rules
 from blockdiff_kernels.implementation import TRITON
 from blockdiff_kernels.implementation import choose as implementation_of
 from blockdiff_kernels.packed import is_packed
@@ -21,10 +21,12 @@ __all__ = [
     "Controls",
     "Entropy",
     "Others",
+    "Peaks",
     "RowDraws",
     "Rules",
     "best_tokens",
     "choose",
+    "expect",
     "logits",
 ]
 
@@ -50,6 +52,18 @@ def choose(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> C
 
         return triton.choose(hidden, weight, cap, rules)
     return reference.choose(hidden, weight, cap, rules)
+
+
+def expect(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules, peaks: Peaks) -> Tensor:
+    """The row of ``weight`` that each row expects, [L, H]: sum_v softmax(l / T)_v W_v.
+
+    Over the tokens that are not banned; ``peaks`` are those that ``choose`` gave for ``rules``.
+    """
+    if implementation_of("head", hidden.device) is TRITON:
+        from blockdiff_kernels.head import expecting
+
+        return expecting.expect(hidden, weight, cap, rules, peaks)
+    return reference.expect(hidden, weight, cap, rules)
 
 
 def best_tokens(

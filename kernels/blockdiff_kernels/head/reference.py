@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdiff_kernels.head.drawing import LEAST_TEMPERATURE, draw
-from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, RowDraws, Rules
+from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, Peaks, RowDraws, Rules
 
 _NEVER = float("-inf")
 
@@ -26,16 +26,31 @@ def choose(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> C
     entropy = _entropy(scores) if rules.entropy is Entropy.PLAIN else None
     unbanned = _without(scores, rules.banned)
     best = unbanned.argmax(dim=1)
-    tokens = best
-    if rules.draws is not None:
-        tokens = _drawn(unbanned, best, rules.draws)
-        if rules.entropy is Entropy.SCALED:
-            temperature = rules.draws.temperature.clamp_min(LEAST_TEMPERATURE)
-            entropy = _entropy(unbanned / temperature[:, None])
+    tokens = best if rules.draws is None else _drawn(unbanned, best, rules.draws)
+    peaks = None
+    if rules.entropy is Entropy.SCALED:
+        entropy, peaks = _entropy(_scaled(unbanned, rules)), _peaks(unbanned, rules)
     others = None
     if rules.controls is not None:
         others = _others(log_probs, unbanned, tokens, rules.controls)
-    return Choice(tokens, _at(log_probs, tokens), best, _at(log_probs, best), entropy, others)
+    probable = (tokens, _at(log_probs, tokens), best, _at(log_probs, best))
+    return Choice(*probable, entropy, others, peaks)
+
+
+def expect(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> Tensor:
+    """See the package docstring."""
+    scores = _scaled(_without(logits(hidden, weight, cap), rules.banned), rules)
+    return (torch.softmax(scores, dim=1).to(weight.dtype)) @ weight
+
+
+def _scaled(scores: Tensor, rules: Rules) -> Tensor:
+    assert rules.draws is not None, "there is no temperature"
+    return scores / rules.draws.temperature.clamp_min(LEAST_TEMPERATURE)[:, None]
+
+
+def _peaks(scores: Tensor, rules: Rules) -> Peaks:
+    best = scores.amax(dim=1)
+    return Peaks(best, _scaled(scores - best[:, None], rules).exp().sum(dim=1))
 
 
 def _without(scores: Tensor, banned: Tensor) -> Tensor:

@@ -51,6 +51,13 @@ class Others(NamedTuple):
     final_log_probs: Tensor
 
 
+class Peaks(NamedTuple):
+    """What it takes to know probabilities of scaled logits: [L] float32."""
+
+    best: Tensor  # greatest logit that is not banned
+    total: Tensor  # sum of exp((l - best) / T) over what is not banned
+
+
 class Choice(NamedTuple):
     """[L] int64 ids and float32 log probabilities under the whole softmax at temperature 1."""
 
@@ -60,3 +67,4 @@ class Choice(NamedTuple):
     best_log_probs: Tensor
     entropy: Tensor | None = None  # in nats, float32
     others: Others | None = None
+    peaks: Peaks | None = None  # with ``Entropy.SCALED``

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from blockdiff_kernels.head import merging, scoring, tiles
-from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, Rules
+from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, Peaks, Rules
 from blockdiff_kernels.launch import capability, ceil_div, launch, power_of_two
 
 _NO_CONTROLS = Controls(-1, -1, -1)
@@ -55,7 +55,7 @@ def choose(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> C
     grid = (ceil_div(rows, tile.rows), parts)
     launch(scoring.score_kernel, grid, arguments, tile.num_warps, tile.num_stages)
     tokens = hidden.new_empty((4, rows), dtype=torch.int64)
-    log_probs = hidden.new_empty((5, rows), dtype=torch.float32)
+    log_probs = hidden.new_empty((7, rows), dtype=torch.float32)
     arguments = {**shared, "tokens": tokens, "log_probs": log_probs, "BP": power_of_two(parts)}
     launch(merging.merge_kernel, (rows,), arguments)
     return _choice(tokens, log_probs, rules)
@@ -75,4 +75,5 @@ def _choice(tokens: Tensor, log_probs: Tensor, rules: Rules) -> Choice:
     if rules.controls is not None:
         others = Others(tokens[2], log_probs[2], tokens[3], log_probs[3])
     entropy = None if rules.entropy is Entropy.NONE else log_probs[4]
-    return Choice(tokens[0], log_probs[0], tokens[1], log_probs[1], entropy, others)
+    peaks = Peaks(log_probs[5], log_probs[6]) if rules.entropy is Entropy.SCALED else None
+    return Choice(tokens[0], log_probs[0], tokens[1], log_probs[1], entropy, others, peaks)

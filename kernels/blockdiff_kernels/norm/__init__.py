@@ -57,4 +57,8 @@ def gated_rms_norm(
 
     x [..., D] (often float32), gate [..., D], weight [D].
     """
+    if choose("norm", gate.device) is TRITON:
+        from blockdiff_kernels.norm import triton
+
+        return triton.gated_rms_norm(x, gate, weight, eps)
     return reference.gated_rms_norm(x, gate, weight, eps, pointwise)

@@ -38,6 +38,25 @@ def rms_norm_kernel(
     tl.store(y + o_x, b_x.to(y.dtype.element_ty), mask=m)
 
 
+@triton.jit
+def gated_rms_norm_kernel(
+    x, gate, weight, y, R, H, x_row, gate_row, eps, D: tl.constexpr,
+    BR: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """x, gate [R / H, H, D] with strides between rows, weight [D], y [R, D] contiguous."""
+    o_r = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    o_d = tl.arange(0, BD)
+    m = (o_r < R)[:, None] & (o_d < D)[None, :]
+    o_head = ((o_r % H) * D)[:, None] + o_d[None, :]
+    b_x = tl.load(x + (o_r // H * x_row)[:, None] + o_head, mask=m, other=0.0).to(tl.float32)
+    b_x *= tl.rsqrt(tl.sum(b_x * b_x, 1) / D + eps)[:, None]
+    b_gate = tl.load(gate + (o_r // H * gate_row)[:, None] + o_head, mask=m, other=0.0)
+    b_gate = b_gate.to(tl.float32)
+    b_x *= tl.load(weight + o_d, mask=o_d < D, other=0.0).to(tl.float32)[None, :]
+    b_x *= b_gate / (1.0 + tl.exp(-b_gate))
+    tl.store(y + o_r[:, None] * D + o_d[None, :], b_x.to(y.dtype.element_ty), mask=m)
+
+
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Tensor:
     """x [..., D] -> the same shape; weight [D] or [heads, D], for x [..., heads, D]."""
     x = x.contiguous()
@@ -59,3 +78,34 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Te
     }
     launch(rms_norm_kernel, (ceil_div(rows, tile.rows),), arguments, tile.num_warps)
     return y
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x, gate [..., D] -> the same shape in the dtype of ``gate``; weight [D]."""
+    width, shape = x.shape[-1], gate.shape
+    heads = x.shape[-2] if x.dim() > 1 else 1
+    x, gate = (_side_by_side(part.reshape(-1, heads, width)) for part in (x, gate))
+    y = torch.empty(shape, dtype=gate.dtype, device=gate.device)
+    rows = x.shape[0] * heads
+    tile = tiles.rows_of(width)
+    arguments = {
+        "x": x,
+        "gate": gate,
+        "weight": weight.contiguous(),
+        "y": y,
+        "R": rows,
+        "H": heads,
+        "x_row": x.stride(0),
+        "gate_row": gate.stride(0),
+        "eps": eps,
+        "D": width,
+        "BR": tile.rows,
+        "BD": power_of_two(width),
+    }
+    launch(gated_rms_norm_kernel, (ceil_div(rows, tile.rows),), arguments, tile.num_warps)
+    return y
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """[R, heads, D] with the heads of a row side by side."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

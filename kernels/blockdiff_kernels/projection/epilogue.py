@@ -5,8 +5,12 @@ Knows nothing of weights or of how rows are made.
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from blockdiff_kernels.launch import ceil_div, launch
 from blockdiff_kernels.projection.prologue import NORMED
+
+SUM_ROWS, SUM_OUTPUTS = 4, 512
 
 
 @triton.jit
@@ -56,3 +60,30 @@ def sum_splits_kernel(
         o_residual = o_r[:, None] * residual_row + o_n[None, :]
         b_y += tl.load(residual + o_residual, mask=m, other=0.0).to(tl.float32)
     tl.store(y + o_y, b_y.to(y.dtype.element_ty), mask=m)
+
+
+def sum_splits(
+    partial: Tensor,
+    y: Tensor,
+    residual: Tensor | None = None,
+    squares: Tensor | None = None,
+    inputs: int = 1,
+    eps: float = 0.0,
+) -> None:
+    """Add partial [S, R, N] up in y [R, N], and ``residual``; squares [S, R] of ``inputs``."""
+    rows, outputs = y.shape
+    arguments = {
+        "partial": partial,
+        "squares": squares,
+        "residual": residual,
+        "y": y,
+        "S": partial.shape[0],
+        "R": rows,
+        "N": outputs,
+        "K": inputs,
+        "residual_row": 0 if residual is None else residual.stride(0),
+        "eps": eps,
+        "BR": SUM_ROWS,
+        "BN": SUM_OUTPUTS,
+    }
+    launch(sum_splits_kernel, (ceil_div(rows, SUM_ROWS), ceil_div(outputs, SUM_OUTPUTS)), arguments)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.norm.triton import gated_rms_norm, rms_norm
+from blockdiff_kernels.pointwise.triton import gated_pair
 from blockdiff_kernels.projection import prologue
 from blockdiff_kernels.projection.sources import GatedNormed, GatedPair, Normed, Source
 
@@ -52,6 +54,17 @@ def source_arguments(source: Source) -> SourceArguments:
         "SOURCE": int(prologue.NORMED.value),
     }
     return _make(x, x.shape[1], _bits(x), own)
+
+
+def computed(source: Source) -> Tensor:
+    """The source's rows [R, in] by a kernel of their own, for projections of many rows."""
+    if isinstance(source, GatedPair):
+        return gated_pair(source.gate_up, source.activation == GELU)
+    if isinstance(source, GatedNormed):
+        return gated_rms_norm(source.x, source.gate, source.weight, source.eps).flatten(1)
+    if isinstance(source, Normed):
+        return rms_norm(source.x, source.weight, source.eps, source.kind)
+    return source.x
 
 
 def _gated_normed(source: GatedNormed) -> SourceArguments:

@@ -13,7 +13,6 @@ MOST_SPLITS = 8
 SHARED = {8: 144 << 10, 9: 200 << 10, 10: 200 << 10}
 # what a program should have asked for, so that all of them together hide the memory's latency
 IN_FLIGHT = 96 << 10
-SUM_ROWS, SUM_OUTPUTS = 4, 512
 
 
 class Tile(NamedTuple):

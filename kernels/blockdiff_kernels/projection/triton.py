@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import capability, ceil_div, dot_type, launch
 from blockdiff_kernels.projection import tiles
-from blockdiff_kernels.projection.epilogue import finish, sum_splits_kernel
-from blockdiff_kernels.projection.operands import SourceArguments, source_arguments
+from blockdiff_kernels.projection.epilogue import finish, sum_splits
+from blockdiff_kernels.projection.operands import SourceArguments, computed, source_arguments
 from blockdiff_kernels.projection.prologue import NORMED, source_tile, weigh
 from blockdiff_kernels.projection.sources import Plain, Source
 from blockdiff_kernels.projection.weight_tile import BY_OUTPUT, NO_SCALE, weight_tile
@@ -82,7 +81,7 @@ def project(kernel: Any, source: Source, weights: Weights, residual: Tensor | No
     """y [R, N] by ``kernel``, which takes the arguments of ``projection_kernel``."""
     own = source_arguments(source)
     if own.rows > tiles.FUSED_ROWS or not _fits(own, weights):
-        source = Plain(source.rows())
+        source = Plain(computed(source))
         own = source_arguments(source)
     values = weights.values if weights.values.stride(1) == 1 else weights.values.contiguous()
     shape = tiles.Shape(
@@ -147,21 +146,5 @@ def _start_split(
     partial = y.new_empty((tile.splits, rows, outputs), dtype=torch.float32)
     squares = y.new_empty((tile.splits, rows), dtype=torch.float32) if own.is_normed else None
     _start(kernel, tile, arguments | {"y": partial, "squares": squares, "SPLIT": True})
-    kept = ("residual", "R", "N", "K", "residual_row", "eps")
-    rest = {
-        "partial": partial,
-        "squares": squares,
-        "y": y,
-        "S": tile.splits,
-        "BR": tiles.SUM_ROWS,
-        "BN": tiles.SUM_OUTPUTS,
-    }
-    grid = (ceil_div(rows, tiles.SUM_ROWS), ceil_div(outputs, tiles.SUM_OUTPUTS))
-    launch(sum_splits_kernel, grid, {name: arguments[name] for name in kept} | rest)
-
-
-def cost(rows: int, inputs: int, outputs: int, extra: float = 0, weight_bytes: float = 2) -> Cost:
-    """Of ``projection`` in bfloat16; ``extra`` bytes are the source's gate and the residual."""
-    activations = 2 * rows * (inputs + outputs)
-    flops = 2 * rows * inputs * outputs
-    return Cost(weight_bytes * inputs * outputs + activations + extra, flops)
+    own_eps = arguments["eps"]
+    sum_splits(partial, y, arguments["residual"], squares, own.inputs, own_eps)

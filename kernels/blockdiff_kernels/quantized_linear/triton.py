@@ -9,7 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blockdiff_kernels.cost import Cost
 from blockdiff_kernels.launch import capability
 from blockdiff_kernels.projection.epilogue import finish
 from blockdiff_kernels.projection.prologue import NORMED, source_tile, weigh
@@ -101,9 +100,3 @@ def _scaling(groups: int, group: int) -> tuple[int, int]:
     if group % LARGEST_GROUP == 0:
         return int(BY_TILE.value), LARGEST_GROUP
     return int(BY_COLUMN.value), 0
-
-
-def cost(rows: int, inputs: int, outputs: int, bits: int, group: int | None = None) -> Cost:
-    """Of one projection of bfloat16 rows, with a float32 scale for each ``group`` of an output."""
-    weights = inputs * outputs * bits / 8 + 4 * outputs * (inputs // group if group else 1)
-    return Cost(weights + 2 * rows * (inputs + outputs), 2 * rows * inputs * outputs)

@@ -11,3 +11,8 @@ def cost(rows: int, written: int, heads: tuple[int, int], dim: int, itemsize: in
     query, kv = heads
     width = (query + 2 * kv) * dim
     return Cost((2 * rows * width + 2 * written * kv * dim) * itemsize, 10 * rows * width)
+
+
+def angles_cost(rows: int, half: int) -> Cost:
+    """Of the cosines and sines of [rows] positions for ``half`` frequencies."""
+    return Cost(8 * rows + 4 * half + 8 * rows * half, 30 * rows * half)

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.self_conditioning import reference
 
 
@@ -10,4 +11,8 @@ def expected_embedding(logits: Tensor, embedding: Tensor, scale: float, first: i
 
     ``embedding`` may be the rows of the vocabulary from ``first`` on; the result is their summand.
     """
+    if choose("self_conditioning", embedding.device) is TRITON:
+        from blockdiff_kernels.self_conditioning import triton
+
+        return triton.expected_embedding(logits, embedding, scale, first)
     return reference.expected_embedding(logits, embedding, scale, first)

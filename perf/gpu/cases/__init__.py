@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from perf.gpu.case import OpCase
-from perf.gpu.cases import denoise, head, norm, projection
+from perf.gpu.cases import attention, denoise, gated_delta, head, norm, projection
 from perf.gpu.sizes import Sizes
 
 CASES: dict[str, Callable[[Sizes, Sequence[int]], list[OpCase]]] = {
+    "attention": attention.cases,
     "denoise": denoise.cases,
+    "gated_delta": gated_delta.cases,
     "head": head.cases,
     "norm": norm.cases,
     "projection": projection.cases,

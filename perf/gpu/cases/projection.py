@@ -9,14 +9,15 @@ from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.projection import GatedNormed, Normed, Plain, Source, projection
 from blockdiff_kernels.projection.cost import cost
 from blockdiff_kernels.quantized_linear import pack_int4, quantized_projection
+from blockdiff_kernels.quantized_linear.cost import cost as quantized_cost
 from blockdiff_kernels.quantized_linear.quantize import quantize_fp8, quantize_int
 from perf.gpu.case import Maker, OpCase, Work
 from perf.gpu.sizes import Sizes
 
 EPS = 1e-6
 GROUP = 128
-# bytes of a weight, its part of a scale left out
-FORMATS = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5}
+# bits of a weight
+FORMATS = {"bf16": 16, "fp8": 8, "int4": 4}
 MakeSource = Callable[[Maker, int, int], Source]
 
 
@@ -75,13 +76,22 @@ def _case(shape: Shape, rows: int, weights: str) -> OpCase:
         values, scale = _quantised(weight, weights)
         return Work(lambda: [quantized_projection(own, values, scale, residual)])
 
-    total = cost(rows, inputs, outputs, extra, FORMATS[weights])
+    sizes = (rows, inputs, outputs)
+    if weights == "bf16":
+        total = cost(*sizes, extra)
+    else:
+        total = quantized_cost(*sizes, FORMATS[weights], _group(inputs, weights), extra)
     return OpCase("projection", name, rows, make, total, weights=weights)
+
+
+def _group(inputs: int, kind: str) -> int:
+    """Inputs of an output that share a scale."""
+    return min(GROUP, inputs) if kind == "int4" else inputs
 
 
 def _quantised(weight: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     own = weight.to(torch.bfloat16).float()
     if kind == "fp8":
         return quantize_fp8(own)
-    values, scale = quantize_int(own, 4, min(GROUP, own.shape[1]))
+    values, scale = quantize_int(own, 4, _group(own.shape[1], kind))
     return pack_int4(values), scale

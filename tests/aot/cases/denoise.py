@@ -2,7 +2,7 @@
 
 import torch
 
-from blockdiff_kernels.denoise import Blocks, Preview, triton
+from blockdiff_kernels.denoise import Blocks, Canvases, Preview, Progress, Step, renewing, triton
 from tests.aot.case import Case
 
 
@@ -16,8 +16,18 @@ def _accept(width: int, has_entropy: bool) -> None:
     triton.accept(blocks, Preview(tokens, rows, rows if has_entropy else None))
 
 
+def _renew(width: int) -> None:
+    grid = torch.empty(16, width, dtype=torch.int32, device="meta")
+    line, limits = grid.new_empty(16), grid.new_empty(16, dtype=torch.float32)
+    canvases = Canvases(grid, grid, grid, line, line, line, line, limits, limits)
+    ids = grid.new_empty(16 * width, dtype=torch.int64)
+    rows = ids.new_empty(16 * width, dtype=torch.float32)
+    renewing.renew(canvases, Progress(grid, line), Step(ids, ids, rows, rows))
+
+
 CASES = [
     Case("denoise/accept/B=4", lambda: _accept(4, False)),
     Case("denoise/accept/B=32", lambda: _accept(32, True)),
     Case("denoise/accept/B=256", lambda: _accept(256, True)),
+    Case("denoise/renew/B=256", lambda: _renew(256)),
 ]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.pointwise.triton import gated_pair
 from blockdiff_kernels.projection import GatedNormed, GatedPair, Normed, Plain, Source
 from blockdiff_kernels.projection.triton import projection
 from tests.aot.case import Case
@@ -68,3 +69,4 @@ def case(name: str, make: Make, columns: int, outputs: int, has_residual: bool, 
 
 
 CASES = [case(*shape, count) for *shape, rows in SHAPES for count in rows]
+CASES += [Case("projection/gated-pairs", lambda: gated_pair(bf16(512, 10240), False))]

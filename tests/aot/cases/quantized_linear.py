@@ -10,6 +10,7 @@ from tests.aot.cases.projection import Make, bf16, gelu_pair, heads, normed, pla
 # name, source, columns, outputs, whether a residual is added
 SHAPES: list[tuple[str, Make, int, int, bool]] = [
     ("35b-delta-in", normed, 2048, 12352, False),
+    ("35b-delta-in-normed", plain, 2048, 12352, False),
     ("35b-delta-out", heads, 4096, 2048, True),
     ("35b-attention-out", plain, 4096, 2048, True),
     ("gemma-dense-down", gelu_pair, 2112, 2816, False),
@@ -27,10 +28,10 @@ CHOSEN = [
     ("35b-delta-in", "fp8", 32),
     ("35b-delta-in", "fp8-blocks", 32),
     ("35b-delta-in", "fp8-blocks", 64),
-    ("35b-delta-in", "fp8-blocks", 512),
+    ("35b-delta-in-normed", "fp8-blocks", 512),
     ("35b-delta-in", "int4-128", 32),
     ("35b-delta-in", "int4-128", 64),
-    ("35b-delta-in", "int4-128", 512),
+    ("35b-delta-in-normed", "int4-128", 512),
     ("35b-delta-out", "fp8-blocks", 32),
     ("35b-delta-out", "int4-128", 32),
     ("35b-attention-out", "int8", 32),

@@ -3,8 +3,9 @@
 Complements ``host_layout`` and ``layout``; knows nothing of layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -68,7 +69,12 @@ class RingGroup:
     """A group of the layout with what it needs to attend over rings."""
 
     rows: SegmentGroup
-    look: Look  # at the last positions before each context and at own rows
+    make_look: Callable[[], Look]
+
+    @cached_property
+    def look(self) -> Look:
+        """At the last positions before each context and at own rows; as ``SegmentGroup.look``."""
+        return self.make_look()
 
 
 @dataclass
@@ -189,13 +195,16 @@ def _wave(groups: tuple[RingGroup, ...], moved: Mapping[str, Tensor], own: str) 
 def _ring_group(
     rows: SegmentGroup, places: Tensor | None, window: int, numerics: Numerics
 ) -> RingGroup:
-    width, lengths, visible = rows.host.width, rows.lengths, None
-    if places is not None or rows.is_writing or lengths is not None:
-        if lengths is None:
-            lengths = torch.full_like(rows.contexts, width)
-        cached = 0 if places is None else places.shape[1]
-        sizes = (width, cached, rows.is_writing, window)
-        visible = window_visibility(rows.contexts, lengths, *sizes)
-    # every place of the rings is a page of its own
-    sight = Sight(rows.contexts, width, places, 1, visible, rows.mask, is_ring=True)
-    return RingGroup(rows, numerics.look(sight))
+    def make_look() -> Look:
+        width, lengths, visible = rows.host.width, rows.lengths, None
+        if places is not None or rows.is_writing or lengths is not None:
+            if lengths is None:
+                lengths = torch.full_like(rows.contexts, width)
+            cached = 0 if places is None else places.shape[1]
+            sizes = (width, cached, rows.is_writing, window)
+            visible = window_visibility(rows.contexts, lengths, *sizes)
+        # every place of the rings is a page of its own
+        sight = Sight(rows.contexts, width, places, 1, visible, rows.mask, is_ring=True)
+        return numerics.look(sight)
+
+    return RingGroup(rows, make_look)

@@ -4,8 +4,9 @@ Made of tensors that the host has filled, by device operations alone, so that it
 captured step. Knows nothing of layers; every layer reads the same layout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ class SegmentGroup:
     lengths: Tensor | None  # [G] int64; None: all segments have T rows
     rows: Tensor | None  # [G * T] int64 flat rows, padding repeats the last; None: the whole round
     mask: Tensor | None  # [G, T] bool, False for padding; None: no padding
-    look: Look  # its attention over pages
+    make_look: Callable[[], Look]
     snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
     snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
     flat: FlatGroup | None = None  # None: no op goes by flat rows
@@ -41,6 +42,11 @@ class SegmentGroup:
     @property
     def is_writing(self) -> bool:
         return self.host.is_writing
+
+    @cached_property
+    def look(self) -> Look:
+        """Its attention over pages; made when first asked for, as ops over flat rows never do."""
+        return self.make_look()
 
     def pad(self, x: Tensor) -> Tensor:
         """Flat rows [R, ...] -> [G, T, ...]."""
@@ -133,10 +139,14 @@ def _group(
     mask = None
     if group.is_padded:
         mask = torch.arange(group.width, device=lengths.device) < lengths.unsqueeze(1)
-    visible = None
-    if group.is_writing or group.is_padded or cached:
-        sizes = (group.width, cached, group.is_writing)
-        visible = visibility(contexts, lengths, *sizes, blocks)
+
+    def make_look() -> Look:
+        visible = None
+        if group.is_writing or group.is_padded or cached:
+            sizes = (group.width, cached, group.is_writing)
+            visible = visibility(contexts, lengths, *sizes, blocks)
+        return numerics.look(Sight(contexts, group.width, pages, page_length, visible, mask))
+
     return SegmentGroup(
         host=group,
         slots=moved[own + "slots"],
@@ -144,7 +154,7 @@ def _group(
         lengths=lengths if group.is_padded else None,
         rows=moved.get(own + "rows"),
         mask=mask,
-        look=numerics.look(Sight(contexts, group.width, pages, page_length, visible, mask)),
+        make_look=make_look,
         snapshot_members=moved.get(own + "snapshot_members"),
         snapshot_lines=moved.get(own + "snapshot_lines"),
         flat=flat_group(group, moved, own),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.projection import Plain, Source, projection
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ class StackedLinear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, in] -> [R, out]."""
         return torch.cat([part(x) for part in self.parts], dim=-1)
+
+    def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
+        """See ``Linear``; where kernels compute sources, every part's does."""
+        if choose("projection", source[0].device) is not TRITON:
+            return super().of(source, residual)
+        y = torch.cat([part.of(source) for part in self.parts], dim=-1)
+        return y if residual is None else residual + y
 
     def rows(self, spans: Sequence[Span]) -> Linear:
         """The outputs of ``spans``, laid end to end."""

@@ -14,6 +14,7 @@ from blockdiff.models.layers.linear import Linear
 from blockdiff_kernels.moe import route_scaled
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.norm.kinds import NormKind
+from blockdiff_kernels.norm.sums import Factors, Parallel, add_parallel, norm_of_sum
 from blockdiff_kernels.pointwise import FAST, Pointwise
 from blockdiff_kernels.projection import GatedPair, Normed, Source
 
@@ -65,8 +66,11 @@ class ParallelFeedForward:
     eps: float
     group: Group  # its ranks' summands are added up before the norms that follow
 
-    def __call__(self, x: Tensor, hits: LayerHits | None = None) -> Tensor:
-        """x [R, H], the residual stream -> [R, H] to add to it; counts choices in ``hits``."""
+    def __call__(self, x: Tensor, factors: Factors, hits: LayerHits | None = None) -> Tensor:
+        """The residual stream x [R, H] -> [R, H], all of it times ``factors``.
+
+        Choices are counted in ``hits``.
+        """
         dense = self.group.all_reduce(self.dense(Normed(x, self.before_dense, self.eps, PLAIN)))
         # the router reads the residual stream itself
         weights, ids = self.router(x)
@@ -74,9 +78,8 @@ class ParallelFeedForward:
             hits.add(ids)
         rows = plain_rms_norm(x, self.before_experts, self.eps)
         routed = self.group.all_reduce(self.experts(rows, weights, ids))
-        total = plain_rms_norm(dense, self.after_dense, self.eps)
-        total = total + plain_rms_norm(routed, self.after_experts, self.eps)
-        return plain_rms_norm(total, self.after_sum, self.eps)
+        norms = (self.after_dense, self.after_experts, self.after_sum)
+        return add_parallel(x, Parallel(dense, routed, *norms), factors, self.eps)
 
 
 @dataclass
@@ -91,4 +94,4 @@ class SelfConditioning:
     def __call__(self, x: Tensor, signal: Tensor) -> Tensor:
         """x, signal [P, H] -> [P, H]; a signal of zeros adds nothing, the norm still applies."""
         added = self.group.all_reduce(self.mlp(Normed(signal, self.before, self.eps, PLAIN)))
-        return plain_rms_norm(x + added, None, self.eps)
+        return norm_of_sum(x, added, self.eps)

@@ -14,6 +14,7 @@ from blockdiff.config import LINEAR
 from blockdiff.decoding.sampling import RowSampling, choose_tokens
 from blockdiff.models.hybrid import HybridModel
 from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
+from blockdiff.models.layers.sparse_moe import SparseMoe
 from blockdiff.planning.families import describe
 from blockdiff.planning.speed.step import Rows, step_kernels
 from blockdiff.planning.speed.weights import WeightFormat
@@ -72,6 +73,8 @@ def parts(model: HybridModel, slots: int) -> list[Part]:
     delta = next(layer for layer in model.layers if layer.delta is not None)
     full = next(layer for layer in model.layers if layer.attention is not None)
     assert delta.delta is not None and full.attention is not None
+    moe = delta.moe
+    assert isinstance(moe, SparseMoe), "on a CPU experts are no kernels'"
     deltas = own.layer_types.count(LINEAR)
     softmaxes = len(own.layer_types) - deltas
     found = []
@@ -80,7 +83,7 @@ def parts(model: HybridModel, slots: int) -> list[Part]:
         ("delta out-projection", deltas, delta.delta.weights.out_proj),
         ("attention in-projection", softmaxes, full.attention.weights.in_proj),
         ("attention out-projection", softmaxes, full.attention.weights.out_proj),
-        ("router", len(own.layer_types), delta.moe.weights.router),
+        ("router", len(own.layer_types), moe.weights.router),
     ):
         read = _rows(model, rows, linear.in_features)
         flops = projection_cost(rows, linear.in_features, linear.out_features).flops
@@ -88,16 +91,15 @@ def parts(model: HybridModel, slots: int) -> list[Part]:
     mixer, attention = delta.delta, full.attention
     return [
         *found,
-        _experts(model, x),
+        _experts(model, moe, x),
         Part("head", 1, _head(model, rows).flops, lambda: model.head(x)),
         Part("delta mixer, all", deltas, 0, lambda: mixer(Plain(x), layout, caches, None)),
         Part("attention, all", softmaxes, 0, lambda: attention(Plain(x), layout, caches)),
     ]
 
 
-def _experts(model: HybridModel, x: Tensor) -> Part:
+def _experts(model: HybridModel, moe: SparseMoe, x: Tensor) -> Part:
     own = model.config
-    moe = model.layers[0].moe
     # the same choices in every dtype
     logits = _rows(model, x.shape[0], own.num_experts + 1).float()
     routing, gate = logits.split_with_sizes((own.num_experts, 1), dim=1)

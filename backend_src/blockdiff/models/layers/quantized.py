@@ -56,6 +56,13 @@ class QuantizedLinear(Linear):
             return super().of(source, residual)
         return quantized_projection(source, *self._own(), residual)
 
+    def write(self, y: Tensor, source: Source, residual: Tensor | None = None) -> None:
+        """See ``Linear``."""
+        if self.values is None:
+            super().write(y, source, residual)
+        else:
+            quantized_projection(source, *self._own(), residual, y)
+
     def rows(self, spans: Sequence[Span]) -> "QuantizedLinear":
         """The outputs of ``spans``, laid end to end."""
         values, scale = self._own()

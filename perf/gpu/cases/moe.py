@@ -1,94 +1,115 @@
-"""Routing, and the experts of a layer with the shared one among them, in bfloat16 and quantised."""
+"""Routing of rows, and experts in bfloat16 and quantised, the shared one among them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from blockdiff.planning.speed.routing import expected_distinct
+from blockdiff_kernels.implementation import using
 from blockdiff_kernels.moe.cost import experts_cost, routing_cost
 from blockdiff_kernels.moe.fused import apply_experts, choose_experts
-from blockdiff_kernels.moe.plan import RouterPlan
+from blockdiff_kernels.moe.plan import RouterPlan, Routing
 from blockdiff_kernels.moe.rules import Softmax
-from blockdiff_kernels.moe.stacks import ExpertWeights, WeightStack, stack_quantized
-from blockdiff_kernels.norm.kinds import NormKind
-from blockdiff_kernels.projection import Normed, Plain
-from blockdiff_kernels.quantized_linear import pack_int4
-from blockdiff_kernels.quantized_linear.quantize import quantize_fp8, quantize_int
-from perf.gpu.case import Maker, OpCase, Work
+from blockdiff_kernels.moe.stacks import ExpertWeights, WeightStack, dense_weights
+from blockdiff_kernels.projection.sources import Plain
+from perf.gpu.case import Maker, OpCase, Results, Work
 from perf.gpu.sizes import Sizes
 
 GROUP = 128
-# bytes of a weight with its share of a scale
-FORMATS = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5 + 4 / GROUP}
+# bits of a weight
+FORMATS = {"bf16": 16, "fp8": 8, "int4": 4}
 
 
 def cases(sizes: Sizes, rows: Sequence[int]) -> list[OpCase]:
-    """The choice of experts, and what they do with each kind of weights."""
-    found = [_route(sizes, count) for count in rows]
-    return found + [_experts(sizes, count, kind) for kind in FORMATS for count in rows]
-
-
-def _plan(sizes: Sizes, router: Tensor) -> RouterPlan:
-    return RouterPlan(router, Softmax(sizes.chosen), experts=sizes.experts, shared=1)
-
-
-def _router(maker: Maker, sizes: Sizes, dtype: torch.dtype | None = None) -> Tensor:
-    shape = (sizes.experts + 1, sizes.hidden)
-    return maker.normal(*shape, scale=sizes.hidden**-0.5, dtype=dtype)
-
-
-def _route(sizes: Sizes, rows: int) -> OpCase:
-    def make(maker: Maker) -> Work:
-        plan = _plan(sizes, _router(maker, sizes))
-        weight = maker.normal(sizes.hidden, scale=0.1)
-        source = Normed(maker.normal(rows, sizes.hidden), weight, 1e-6, NormKind.ZERO_CENTRED)
-        # rounding exchanges experts of nearly equal weights, so that weights agree in their order
-        return Work(
-            lambda: choose_experts(source, plan),
-            lambda routing: [routing.rows, routing.weights.sort().values],
-        )
-
-    total = routing_cost(rows, sizes.hidden, sizes.experts + 1, sizes.chosen + 1)
-    return OpCase("moe", "route", rows, make, total)
-
-
-def _experts(sizes: Sizes, rows: int, kind: str) -> OpCase:
-    hidden, inner = sizes.hidden, sizes.inner
-
-    def make(maker: Maker) -> Work:
-        # chosen in float32 or better, so that all have the same experts
-        plan = _plan(sizes, _router(maker, sizes, maker.state_dtype))
-        drawn = Plain(maker.normal(rows, hidden, dtype=maker.state_dtype))
-        routing = choose_experts(drawn, plan)
-        routing = routing._replace(rows=maker.normal(rows, hidden))
-        residual = maker.normal(rows, hidden)
-        weights = ExpertWeights(
-            _stack(maker, plan.stacked, (2 * inner, hidden), kind),
-            _stack(maker, plan.stacked, (hidden, inner), kind),
-        )
-        return Work(lambda: [apply_experts(routing, weights, residual)])
-
-    count = sizes.experts
-    distinct = count * (1 - (1 - sizes.chosen / count) ** rows) + 1
-    one = 3 * hidden * inner * FORMATS[kind]
-    total = experts_cost(rows, distinct, sizes.chosen + 1, hidden, inner, one)
-    return OpCase("moe", "experts", rows, make, total, weights=kind)
-
-
-def _stack(maker: Maker, count: int, shape: tuple[int, int], kind: str) -> WeightStack:
-    scale = shape[1] ** -0.5
-    if kind == "bf16":
-        return WeightStack(maker.normal(count, *shape, scale=scale))
-    found = stack_quantized(
-        [_quantised(maker.normal(*shape, scale=scale), kind) for _ in range(count)], shape
-    )
-    assert found is not None
+    """The router of each row, and what its experts do."""
+    chosen, outputs = sizes.chosen, sizes.experts + 1
+    found = []
+    for count in rows:
+        total = routing_cost(count, sizes.hidden, outputs, chosen)
+        found.append(OpCase("moe", "routing", count, _route(count, sizes), total))
+    for kind in FORMATS:
+        for count in rows:
+            # the shared expert is one that every row uses
+            distinct = expected_distinct(sizes.experts, chosen, count) + 1
+            own = _expert_bytes(sizes, kind)
+            total = experts_cost(count, distinct, chosen + 1, sizes.hidden, sizes.inner, own)
+            make = _experts(count, sizes, kind)
+            found.append(OpCase("moe", "experts", count, make, total, weights=kind))
     return found
 
 
-def _quantised(weight: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    own = weight.to(torch.bfloat16).float()
+def _expert_bytes(sizes: Sizes, kind: str) -> float:
+    """Of one expert, scales included."""
+    found = 0.0
+    for outputs, inputs in ((2 * sizes.inner, sizes.hidden), (sizes.hidden, sizes.inner)):
+        scales = 0 if kind == "bf16" else outputs * _groups(inputs, kind)
+        found += outputs * inputs * FORMATS[kind] / 8 + 4 * scales
+    return found
+
+
+def _groups(inputs: int, kind: str) -> int:
+    """Scales of an output."""
+    return max(inputs // GROUP, 1) if kind == "int4" else 1
+
+
+def _plan(maker: Maker, sizes: Sizes) -> RouterPlan:
+    router = maker.normal(sizes.experts + 1, sizes.hidden, scale=sizes.hidden**-0.5)
+    return RouterPlan(router, Softmax(sizes.chosen), experts=sizes.experts, shared=1)
+
+
+def _route(rows: int, sizes: Sizes) -> Callable[[Maker], Work]:
+    def make(maker: Maker) -> Work:
+        x, plan = maker.normal(rows, sizes.hidden), _plan(maker, sizes)
+
+        def look(routing: Routing) -> Results:
+            # of experts with nearly equal scores either may be chosen: their scores are compared
+            scores = (x.double() @ plan.weight.double().t())[:, : sizes.experts].softmax(1)
+            ids = routing.ids[:, : sizes.chosen].long()
+            chosen = scores.gather(1, ids).sort(dim=1).values
+            return [chosen, routing.weights[:, : sizes.chosen].sort(dim=1).values]
+
+        return Work(lambda: choose_experts(Plain(x), plan), look)
+
+    return make
+
+
+def _experts(rows: int, sizes: Sizes, kind: str) -> Callable[[Maker], Work]:
+    def make(maker: Maker) -> Work:
+        x, plan = maker.normal(rows, sizes.hidden), _plan(maker, sizes)
+        narrow = RouterPlan(
+            plan.weight.bfloat16(), plan.rule, experts=plan.experts, shared=plan.shared
+        )
+        # the same experts in every precision
+        with using("triton"):
+            routing = choose_experts(Plain(x.bfloat16()), narrow)
+        own = routing._replace(rows=x, weights=routing.weights.to(maker.state_dtype))
+        residual = maker.normal(rows, sizes.hidden)
+        stack = _stack(maker, sizes, kind)
+        return Work(lambda: [apply_experts(own, stack, residual)])
+
+    return make
+
+
+def _stack(maker: Maker, sizes: Sizes, kind: str) -> ExpertWeights:
+    count, hidden, inner = sizes.experts + 1, sizes.hidden, sizes.inner
+    if kind == "bf16":
+        gate_up = maker.normal(count, 2 * inner, hidden, scale=hidden**-0.5)
+        return dense_weights(gate_up, maker.normal(count, inner, hidden, scale=inner**-0.5))
+    sides = ((2 * inner, hidden), (hidden, inner))
+    first, second = (_quantised(maker, count, *side, kind) for side in sides)
+    return ExpertWeights(first, second)
+
+
+def _quantised(maker: Maker, count: int, outputs: int, inputs: int, kind: str) -> WeightStack:
+    """Random numbers of the format; their scales make rows of about length 1."""
     if kind == "fp8":
-        return quantize_fp8(own)
-    values, scale = quantize_int(own, 4, min(GROUP, own.shape[1]))
-    return pack_int4(values), scale
+        drawn: Tensor = maker.normal(count, outputs, inputs, dtype=torch.bfloat16)
+        values, spread = drawn.to(torch.float8_e4m3fn), 1.0
+    else:
+        values = maker.numbers(count, outputs, inputs // 2, below=256, dtype=torch.uint8)
+        spread = 4.6
+    groups = _groups(inputs, kind)
+    size = inputs**-0.5 / spread
+    scale = maker.normal(count, outputs, groups, scale=0.1 * size, dtype=torch.float32) + size
+    return WeightStack(values, scale)

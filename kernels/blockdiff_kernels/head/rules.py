@@ -24,12 +24,26 @@ class Controls(NamedTuple):
     split: int
 
 
+MOST_BOTH = 64
+"""The largest top-k that kernels take together with a top-p."""
+
+
+class Filters(NamedTuple):
+    """Which tokens rows are drawn from: the ``top_k`` best and, of these, the fewest that reach
+    ``top_p`` of their probability."""
+
+    top_k: Tensor  # [L] int32, 0 is off
+    top_p: Tensor  # [L] float32, 1 is off
+    most_both: int  # largest top-k of drawn rows that have both, up to ``MOST_BOTH``; 0: none has
+    has_single: bool  # whether any drawn row has one of them alone
+
+
 class RowDraws(NamedTuple):
     """How rows are drawn, [L] each."""
 
     temperature: Tensor  # float32; 0: the row is greedy
     keys: Tensor  # [L, 2] int32 words of ``noise``
-    filters: tuple[Tensor, Tensor] | None = None  # top-k int32, 0 is off; top-p float32, 1 is off
+    filters: Filters | None = None
 
 
 class Rules(NamedTuple):

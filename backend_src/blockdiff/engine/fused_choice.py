@@ -9,7 +9,7 @@ from blockdiff.decoding import levenshtein
 from blockdiff.engine.row_rules import RowRules
 from blockdiff.models.base import OutputHead
 from blockdiff.transfer import to_device
-from blockdiff_kernels.head import Controls, Entropy, RowDraws, Rules, choose
+from blockdiff_kernels.head import MOST_BOTH, Controls, Entropy, Filters, RowDraws, Rules, choose
 from blockdiff_kernels.implementation import TRITON
 from blockdiff_kernels.implementation import choose as implementation_of
 
@@ -17,6 +17,11 @@ from blockdiff_kernels.implementation import choose as implementation_of
 def usable_head(head: OutputHead | None, hidden: Tensor) -> OutputHead | None:
     """``head`` if kernels shall choose from it."""
     return head if implementation_of("head", hidden.device) is TRITON else None
+
+
+def is_possible(rules: RowRules, has_controls: bool) -> bool:
+    """Whether kernels can choose by ``rules``."""
+    return not (has_controls and rules.has_filters) and rules.most_both <= MOST_BOTH
 
 
 def choose_at_once(
@@ -27,10 +32,16 @@ def choose_at_once(
     controls: levenshtein.Controls | None,
 ) -> list[Tensor]:
     """The lines of ``forward``: ids, log probabilities, entropies and alternatives, where asked."""
-    moved = to_device(rules.whole(len(hidden)), hidden.device)
-    draws = None
+    arrays = rules.whole(len(hidden))
+    if rules.has_filters:
+        arrays |= rules.filters(len(hidden))
+    moved = to_device(arrays, hidden.device)
+    draws = filters = None
+    if rules.has_filters:
+        kinds = (rules.most_both, rules.has_single_filter)
+        filters = Filters(moved["top_k"], moved["top_p"], *kinds)
     if rules.draws is not None:
-        draws = RowDraws(moved["temperature"], moved["keys"])
+        draws = RowDraws(moved["temperature"], moved["keys"], filters)
     found = choose(
         hidden,
         *head,

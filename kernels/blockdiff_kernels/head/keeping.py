@@ -15,6 +15,7 @@ from blockdiff_kernels.launch import ceil_div, launch, power_of_two
 # Programs of passes that no row needs end at once. A row still undecided takes its best token.
 PASSES = 20
 HIDDEN_STEP = 64
+NUMBERS_PER_WARP = 512
 
 
 def keep_best(
@@ -52,7 +53,8 @@ def _gather(shared: dict[str, Any], parts: int) -> None:
     own = {**shared, "K": parts, "picked": picked, "scores": scores, "BN": parts * shared["BV"]}
     launch_named(gathering.pick_kernel, (rows,), own)
     launch_named(gathering.gather_kernel, (rows, parts), {**own, "BK": HIDDEN_STEP})
-    launch_named(gathering.select_kernel, (rows,), own, num_warps=8)
+    warps = max(own["BN"] // NUMBERS_PER_WARP, 1)
+    launch_named(gathering.select_kernel, (rows,), own, warps)
 
 
 def _reject(shared: dict[str, Any], tile: ScoreTile) -> None:
@@ -67,7 +69,7 @@ def _reject(shared: dict[str, Any], tile: ScoreTile) -> None:
     }
     grid = (ceil_div(rows, tile.rows), shared["P"])
     for number in range(PASSES):
-        own["is_last"] = int(number == PASSES - 1)
+        own["is_last"] = number == PASSES - 1
         launch_named(pivoting.pivot_kernel, grid, own, tile.num_warps, tile.num_stages)
         launch_named(pivoting.judge_kernel, (rows,), own)
 

@@ -50,7 +50,7 @@ def gpu_check(given: argparse.Namespace) -> int:
     has_picture = draw(given.out / "gpu_check.png", found, about)
     print(f"written: {given.out / 'gpu_check.csv'}" + (", gpu_check.png" if has_picture else ""))
     for name in deadline.left_out:
-        print(f"left out for want of time: {name}")
+        print(f"left out: {name}")
     return 0
 
 

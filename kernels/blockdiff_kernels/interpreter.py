@@ -1,7 +1,7 @@
 """True bfloat16 for Triton's interpreter, which keeps such numbers as bits and computes on bits.
 
 Values are widened to float32, which is exact, computed, and rounded to the nearest even bfloat16 as
-a GPU does. Touches private names of triton.runtime.interpreter of Triton 3.6 and 3.9;
+a GPU does. Touches private names of triton.runtime.interpreter of Triton 3.6 to 3.9;
 tests/kernels/test_interpreter.py fails when they move.
 """
 
@@ -39,6 +39,7 @@ def install() -> None:
     _mend_arithmetic()
     _mend_casts()
     _mend_reductions()
+    _mend_conditions()
 
 
 def _scalar(value: float) -> Any:
@@ -92,6 +93,18 @@ def _mend_casts() -> None:
         return convert(self, source, target, rounding)
 
     Builder.cast_impl, Builder.create_fp_to_fp = cast_impl, fp_to_fp
+
+
+def _mend_conditions() -> None:
+    """A scalar comparison stays one when it is spread over a tile; 3.9 makes it an integer."""
+    splat = Builder.create_splat
+
+    def create_splat(self: Any, kind: Any, value: Any) -> Any:
+        if value.data.dtype != np.bool_:
+            return splat(self, kind, value)
+        return Handle(np.full(kind.shape, value.data.item()), tl.int1)
+
+    Builder.create_splat = create_splat
 
 
 def _mend_reductions() -> None:

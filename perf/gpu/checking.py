@@ -9,9 +9,12 @@ import torch
 from perf.gpu.case import OpCase
 from perf.gpu.cases import all_cases
 from perf.gpu.correctness import Verdict, check
+from perf.gpu.replay import REPLAY_LABEL, check_replays
 from perf.gpu.sizes import FULL, TINY, Sizes
 from perf.gpu.step import STEP_LABEL, check_step
 from perf.gpu.timing import Deadline
+
+STEP_CHECKS = ((STEP_LABEL, check_step), (REPLAY_LABEL, check_replays))
 
 
 def rows_of(sizes: Sizes) -> tuple[int, ...]:
@@ -39,12 +42,13 @@ class CheckPlan:
 
     @property
     def labels(self) -> list[str]:
-        """Of the cases, and then of the step."""
-        return [case.label for case in self.cases] + [STEP_LABEL] * self.has_steps
+        """Of the cases, and then of whole steps."""
+        steps = [label for label, _ in STEP_CHECKS] if self.has_steps else []
+        return [case.label for case in self.cases] + steps
 
 
 def run_checks(plan: CheckPlan, workers: int, deadline: Deadline) -> list[Verdict]:
-    """A verdict for each case and for the step, each printed as it comes.
+    """A verdict for each case and for whole steps, each printed as it comes.
 
     On a GPU by processes of their own, whose compiled kernels this one finds in Triton's cache.
     What there is no time for is noted and has no verdict.
@@ -69,7 +73,10 @@ def run_checks(plan: CheckPlan, workers: int, deadline: Deadline) -> list[Verdic
 def _check_numbered(plan: CheckPlan, number: int) -> Verdict:
     cases = plan.cases
     device = torch.device(plan.device)
-    return check(cases[number], device) if number < len(cases) else check_step(plan.sizes, device)
+    if number < len(cases):
+        return check(cases[number], device)
+    _, check_one = STEP_CHECKS[number - len(cases)]
+    return check_one(plan.sizes, device)
 
 
 def _said(verdict: Verdict) -> Verdict:

@@ -98,14 +98,22 @@ def _step(bench: Bench, model: LanguageModel, dtype: str, rows: int) -> Iterator
     expected = forecast(asked, blocks)
     work = make_step(model, sizes, blocks)
     for mode in (EAGER, GRAPH):
-        run = work.run if mode == EAGER else captured(work, bench.device)
+        try:
+            run = work.run if mode == EAGER else captured(work, bench.device)
+            seconds = bench.timer.seconds(run)
+        # what a step allocates or waits for can keep it from being captured: the others go on
+        except Exception as raised:
+            text = " ".join(str(raised).split())[:200]
+            failed = f"step/{kept}/T={rows} {mode}: {type(raised).__name__}: {text}"
+            bench.deadline.left_out.append(failed)
+            return
         yield Measured(
             op="step",
             name=f"{sizes.layers}-layers",
             weights=kept,
             rows=work.rows,
             mode=mode,
-            seconds=bench.timer.seconds(run),
+            seconds=seconds,
             floor_seconds=expected.forward_seconds,
             cost=expected.cost,
             error=None,

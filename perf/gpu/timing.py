@@ -57,7 +57,7 @@ class NoTimer:
 
 
 class Deadline:
-    """How much time is left, and what was left out for want of it."""
+    """How much time is left, and what was left out, for want of it or for another reason."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

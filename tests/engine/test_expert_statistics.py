@@ -67,6 +67,7 @@ def watch(model: LanguageModel) -> list[Watched]:
     watched = []
     for layer in model.layers:
         owner = layer.moe.weights if hasattr(layer, "moe") else layer.feed_forward
+        owner = getattr(owner, "routed", owner)
         if hasattr(owner, "experts"):
             owner.experts = Watched(owner.experts, model.info.num_experts)
             watched.append(owner.experts)

@@ -39,6 +39,21 @@ def test_bfloat16_is_computed_not_its_bits(scale: float) -> None:
     assert torch.equal(best.long(), a.argmax(1))
 
 
+@triton.jit
+def _condition_kernel(x, y, n, N: tl.constexpr):
+    o = tl.arange(0, N)
+    is_first = tl.program_id(0) < n
+    tl.store(y + o, tl.load(x + o, mask=(o < N - 1) & is_first, other=0.0), mask=is_first | (o < 2))
+
+
+def test_a_scalar_condition_joins_those_of_a_tile() -> None:
+    x = torch.ones(N)
+    for n, expected in ((1, [1.0] * (N - 1) + [0.0]), (0, [0.0] * 2 + [7.0] * (N - 2))):
+        y = torch.full((N,), 7.0)
+        launch(_condition_kernel, (1,), {"x": x, "y": y, "n": n, "N": N})
+        assert y.tolist() == expected
+
+
 def test_rounding_is_to_the_nearest_even() -> None:
     from blockdiff_kernels.interpreter import narrow, widen
 

@@ -23,3 +23,6 @@ def test_norms(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
         assert_near(plain_rms_norm(x, weight, 1e-6), exact * weight.double())
         assert_near(plain_rms_norm(x, None, 1e-6), exact)
         assert rms_norm(x[:0], weight, 1e-6).shape == x[:0].shape
+        # heads that are part of wider rows, as a projection leaves them
+        wide = torch.cat((x, x), dim=1)
+        assert_near(rms_norm(wide[:, : shape[1]], weight, 1e-6), exact * (1 + weight.double()))

@@ -18,6 +18,7 @@ from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.models.group import Alone
 from blockdiff.models.layers.quantized import ListedExperts, QuantizedLinear
 from blockdiff.models.trunk import LanguageModel
+from blockdiff_kernels.implementation import using
 
 from .decoding import generate
 from .quantized_checkpoints import CONFIGS, FORMATS, write_pair
@@ -44,6 +45,15 @@ def test_a_format_is_the_dense_model_it_stands_for(tmp_path: Path, family: str, 
     same = logits(load_model(dense, dtype="bfloat16"))
     # both are rounded in every layer, in different places
     assert (narrow - want).norm() <= 2 * (same - want).norm() + 0.01 * want.norm()
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "fp8-block"])
+def test_kernels_give_the_dense_model_too(tmp_path: Path, name: str) -> None:
+    quantised, dense = write_pair(tmp_path, "clover_moe", FORMATS[name])
+    want = logits(load_model(dense))
+    with using("projection=triton,quantized_linear=triton"):
+        got = logits(load_model(quantised))
+    torch.testing.assert_close(got, want, atol=2e-4, rtol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["int4", "int8", "gptq"])

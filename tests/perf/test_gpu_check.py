@@ -16,6 +16,7 @@ from perf.gpu.checking import CheckPlan, run_checks
 from perf.gpu.correctness import Verdict, check
 from perf.gpu.report import Measured, draw, line
 from perf.gpu.sizes import FULL, TINY
+from perf.gpu.step import STEP_LABEL
 from perf.gpu.timing import Deadline
 
 SMALL = ("--device", "cpu", "--tiny", "--ops", "norm")
@@ -62,6 +63,23 @@ def test_other_processes_check_until_time_is_up(capsys: Any) -> None:
     late = Deadline(0.0)
     assert run_checks(plan, 1, late) == []
     assert late.left_out == [f"check {label}" for label in plan.labels]
+
+
+def test_a_step_that_cannot_be_captured_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def fails(*given: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(command, "WEIGHTS", ("bfloat16",))
+    right = {"norm/hidden/bf16/T=16", STEP_LABEL}
+    monkeypatch.setattr(command, "run_checks", lambda *given: [Verdict(n, 0, 1) for n in right])
+    monkeypatch.setattr("perf.gpu.measuring.captured", fails)
+    assert _run(tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "left out: step/bf16/T=32 graph: RuntimeError: operation not permitted" in shown
+    modes = [(row["op"], row["mode"]) for row in _rows(tmp_path)]
+    assert modes == [("norm", "eager")] * 2 + [("step", "eager")] * 2
 
 
 def _wrong_cases(*ignored: Any) -> list[OpCase]:

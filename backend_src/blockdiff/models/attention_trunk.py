@@ -27,8 +27,8 @@ from blockdiff.models.layers.attention import AttentionWeights, PlainAttention
 from blockdiff.models.layers.flat import wants_flat
 from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
 from blockdiff.models.layers.layout import Rotary, make_layout
-from blockdiff.models.layers.linear import DenseLinear, concat_rows
-from blockdiff.models.layers.mlp import DenseMlp, RoutedExperts
+from blockdiff.models.layers.linear import concat_rows
+from blockdiff.models.layers.mlp import DenseMlp, FeedForward, make_routed_experts
 from blockdiff.models.layers.routers import make_router
 from blockdiff.models.layers.row_blocks import BlockCover
 from blockdiff.models.layers.trace import Trace
@@ -50,7 +50,7 @@ class Layer:
     input_norm: Tensor  # [H]
     attention: PlainAttention
     middle_norm: Tensor  # [H]
-    feed_forward: DenseMlp | RoutedExperts
+    feed_forward: FeedForward
 
 
 class AttentionModel(LanguageModel):
@@ -117,7 +117,7 @@ class AttentionModel(LanguageModel):
             found |= _mlp_shapes(cls.shared_expert_name, router.shared_intermediate_size, hidden)
         return found | expert_shapes(layout, count, inner, hidden)
 
-    def _feed_forward(self, source: WeightSource, layer: int) -> DenseMlp | RoutedExperts:
+    def _feed_forward(self, source: WeightSource, layer: int) -> FeedForward:
         own, router = f"layers.{layer}.mlp.", self.config.router
         if layer in self.config.dense_layers:
             gate_up = concat_rows([source.linear(f"{own}{x}_proj") for x in ("gate", "up")])
@@ -135,13 +135,8 @@ class AttentionModel(LanguageModel):
         bias = gate.new_zeros(router.num_experts)
         if router.has_bias:
             bias = source.tensor(own + "gate.expert_bias")
-        numerics = source.numerics
-        return RoutedExperts(
-            choose=make_router(router, bias, numerics.pointwise),
-            router=numerics.linear(DenseLinear(gate)),
-            router_dtype=gate.dtype,
-            experts=source.experts(names),
-        )
+        choose = make_router(router, bias, source.numerics.pointwise)
+        return make_routed_experts(choose, gate, source.experts(names), source.numerics)
 
     def new_caches(
         self, num_slots: int, max_context: int, pool: CachePool | None = None

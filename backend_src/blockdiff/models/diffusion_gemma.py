@@ -156,7 +156,8 @@ class DiffusionGemmaModel(LanguageModel):
                 if not len(x):
                     break
             own_hits = None if hits is None else hits.of(number, layout.row_count)
-            x = layer.feed_forward(x, Factors(layer.scalars, is_canvas), own_hits)
+            factors = Factors(layer.scalars, is_canvas)
+            x = layer.feed_forward(x, factors, layout, own_hits)
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         if finishing is None:

@@ -19,6 +19,7 @@ from blockdiff.models.layers.parallel_experts import (
     ParallelFeedForward,
     ScaledRouter,
     SelfConditioning,
+    make_scaled_experts,
 )
 from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.weights import Shapes
@@ -118,17 +119,17 @@ def feed_forward(
         inner=config.moe_intermediate_size,
         activation=GELU,
     )
-    router = source.tensor(own + "router.proj.weight")
+    weight = source.tensor(own + "router.proj.weight")
+    router = ScaledRouter(
+        weight=source.numerics.linear(DenseLinear(weight)),
+        scale=source.tensor(own + "router.scale"),
+        expert_scale=source.tensor(own + "router.per_expert_scale"),
+        top_k=config.num_experts_per_tok,
+        eps=eps,
+    )
     return ParallelFeedForward(
         dense=_mlp(source, own + "mlp."),
-        router=ScaledRouter(
-            weight=source.numerics.linear(DenseLinear(router)),
-            scale=source.tensor(own + "router.scale"),
-            expert_scale=source.tensor(own + "router.per_expert_scale"),
-            top_k=config.num_experts_per_tok,
-            eps=eps,
-        ),
-        experts=source.experts(names),
+        routed=make_scaled_experts(router, source.experts(names), source.numerics),
         before_dense=source.tensor(own + "pre_feedforward_layernorm.weight"),
         after_dense=source.tensor(own + "post_feedforward_layernorm_1.weight"),
         before_experts=source.tensor(own + "pre_feedforward_layernorm_2.weight"),

@@ -16,13 +16,14 @@ from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBa
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.flat import wants_flat
+from blockdiff.models.layers.fused_experts import FusedExperts
 from blockdiff.models.layers.gated_delta import GatedDeltaMixer
 from blockdiff.models.layers.host_layout import HostLayout, LayoutRules, make_host_layout
 from blockdiff.models.layers.layout import Rotary, RoundLayout, make_layout
 from blockdiff.models.layers.preview_mixers import MIXERS
 from blockdiff.models.layers.routers import CoresetRouter
 from blockdiff.models.layers.row_blocks import BlockCover
-from blockdiff.models.layers.sparse_moe import CoresetMoe, SparseMoe
+from blockdiff.models.layers.sparse_moe import SparseMoe, make_sparse_moe
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.share import Share
@@ -43,7 +44,7 @@ class Layer:
     delta: GatedDeltaMixer | None
     attention: GatedAttention | None
     mixer_norm: Tensor  # [H] zero-centred, before the experts
-    moe: SparseMoe
+    moe: SparseMoe | FusedExperts
 
 
 class HybridModel(LanguageModel):
@@ -83,13 +84,12 @@ class HybridModel(LanguageModel):
             moe=self._moe(source, layer),
         )
 
-    def _moe(self, source: WeightSource, layer: int) -> SparseMoe:
+    def _moe(self, source: WeightSource, layer: int) -> SparseMoe | FusedExperts:
         config = self.config
         weights = moe_weights(source, layer, config)
         sizes = (config.num_experts, config.num_experts_per_tok)
-        if config.coreset is None:
-            return SparseMoe(weights, *sizes, source.numerics)
-        return CoresetMoe(weights, *sizes, source.numerics, CoresetRouter(config.coreset, sizes[1]))
+        choose = None if config.coreset is None else CoresetRouter(config.coreset, sizes[1])
+        return make_sparse_moe(weights, *sizes, source.numerics, choose)
 
     def new_caches(
         self, num_slots: int, max_context: int, pool: CachePool | None = None

@@ -15,6 +15,7 @@ from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span
 from blockdiff.models.share import Share
 from blockdiff.models.source import WHOLE, ExpertNames, Part, WeightSource
+from blockdiff_kernels.moe.stacks import ExpertWeights
 
 
 class SplitExperts(Experts):
@@ -27,7 +28,7 @@ class SplitExperts(Experts):
         """``routed`` experts in the whole layer, numbers ``span`` of them in ``own``."""
         self.own = own
         self.routed = routed
-        self.span = span
+        self.span = self.routed_here = span
         self.elsewhere = routed - (span[1] - span[0])
         self.count = own.count + self.elsewhere
 
@@ -36,6 +37,10 @@ class SplitExperts(Experts):
         start, stop = self.span
         here = torch.where((ids >= start) & (ids < stop), ids - start, self.own.count)
         return self.own(x, weights, torch.where(ids < self.routed, here, ids - self.elsewhere))
+
+    def for_kernels(self) -> ExpertWeights | None:
+        """See ``Experts``."""
+        return self.own.for_kernels()
 
     def prefers_all(self, rows: int) -> bool:
         """Whether ``weigh_all`` is the faster way for so many rows."""

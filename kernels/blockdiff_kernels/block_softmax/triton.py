@@ -89,6 +89,7 @@ def block_softmax(
     out: Tensor,
 ) -> None:
     """See ``block_softmax_rows`` of the package."""
+    assert right_weight.is_contiguous()
     _, value_heads, key_dim, value_dim = inputs.states.shape
     tile = tiles.block(segments.longest, value_dim)
     arguments = inputs.arguments(segments) | {

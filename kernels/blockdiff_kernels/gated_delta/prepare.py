@@ -91,6 +91,7 @@ def prepare(
     inputs: DeltaRows, segments: Segments, chunk: int, right_weight: Tensor | None = None
 ) -> Prepared:
     """Of all chunks of ``segments``; ``right_weight`` [C, r] makes it that of two sweeps."""
+    assert right_weight is None or right_weight.is_contiguous()
     rows, value_heads = inputs.rows.shape[0], inputs.a_log.shape[0]
     key_dim, value_dim = inputs.states.shape[2:]
     like, square = inputs.rows, (rows, value_heads, chunk)

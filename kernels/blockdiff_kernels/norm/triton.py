@@ -15,14 +15,14 @@ from blockdiff_kernels.norm.kinds import NormKind
 
 @triton.jit
 def rms_norm_kernel(
-    x, weight, y, R, heads, eps, D: tl.constexpr, KIND: tl.constexpr,
+    x, weight, y, R, H, x_row, heads, eps, D: tl.constexpr, KIND: tl.constexpr,
     BR: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """x, y [R, D] contiguous, weight [heads, D] of row r % heads."""
+    """x [R / H, H, D] with ``x_row`` numbers between rows, y [R, D], weight [heads, D] in turn."""
     o_r = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     o_d = tl.arange(0, BD)
     m = (o_r < R)[:, None] & (o_d < D)[None, :]
-    o_x = o_r[:, None] * D + o_d[None, :]
+    o_x = (o_r // H * x_row + o_r % H * D)[:, None] + o_d[None, :]
     b_x = tl.load(x + o_x, mask=m, other=0.0).to(tl.float32)
     b_x *= tl.rsqrt(tl.sum(b_x * b_x, 1) / D + eps)[:, None]
     if KIND != 0:
@@ -35,7 +35,7 @@ def rms_norm_kernel(
             b_x = b_x.to(y.dtype.element_ty).to(tl.float32) * b_w
         else:
             b_x *= b_w
-    tl.store(y + o_x, b_x.to(y.dtype.element_ty), mask=m)
+    tl.store(y + o_r[:, None] * D + o_d[None, :], b_x.to(y.dtype.element_ty), mask=m)
 
 
 @triton.jit
@@ -59,16 +59,18 @@ def gated_rms_norm_kernel(
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Tensor:
     """x [..., D] -> the same shape; weight [D] or [heads, D], for x [..., heads, D]."""
-    x = x.contiguous()
-    width = x.shape[-1]
-    rows = x.numel() // max(width, 1)
-    y = torch.empty_like(x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    x = _by_heads(x)
+    _, heads, width = x.shape
+    rows = x.shape[0] * heads
     tile = tiles.rows_of(width)
     arguments = {
         "x": x,
         "weight": weight,
         "y": y,
         "R": rows,
+        "H": heads,
+        "x_row": x.stride(0),
         "heads": 1 if weight is None else weight.numel() // width,
         "eps": eps,
         "D": width,
@@ -82,10 +84,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, kind: NormKind) -> Te
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x, gate [..., D] -> the same shape in the dtype of ``gate``; weight [D]."""
-    width, shape = x.shape[-1], gate.shape
-    heads = x.shape[-2] if x.dim() > 1 else 1
-    x, gate = (_side_by_side(part.reshape(-1, heads, width)) for part in (x, gate))
-    y = torch.empty(shape, dtype=gate.dtype, device=gate.device)
+    y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    x, gate = _by_heads(x), _by_heads(gate)
+    _, heads, width = x.shape
     rows = x.shape[0] * heads
     tile = tiles.rows_of(width)
     arguments = {
@@ -106,6 +107,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     return y
 
 
-def _side_by_side(x: Tensor) -> Tensor:
-    """[R, heads, D] with the heads of a row side by side."""
+def _by_heads(x: Tensor) -> Tensor:
+    """[..., heads, D] or [..., D] -> [R, heads, D] with the heads of a row side by side."""
+    x = x.reshape(-1, x.shape[-2] if x.dim() > 2 else 1, x.shape[-1])
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

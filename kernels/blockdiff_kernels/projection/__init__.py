@@ -15,10 +15,16 @@ from blockdiff_kernels.projection.sources import GatedNormed, GatedPair, Normed,
 __all__ = ["GatedNormed", "GatedPair", "Normed", "Plain", "Source", "projection"]
 
 
-def projection(source: Source, weight: Tensor, residual: Tensor | None = None) -> Tensor:
-    """y [R, out] in the dtype of the source's rows [R, in]; weight [out, in], residual [R, out]."""
+def projection(
+    source: Source, weight: Tensor, residual: Tensor | None = None, y: Tensor | None = None
+) -> Tensor:
+    """y [R, out] in the dtype of the source's rows [R, in]; weight [out, in], residual [R, out].
+
+    ``y`` is written where it is given; it may be columns of a wider tensor.
+    """
     if choose("projection", weight.device) is TRITON:
         from blockdiff_kernels.projection import triton
 
-        return triton.projection(source, weight, residual)
-    return reference.projection(source, weight, residual)
+        return triton.projection(source, weight, residual, y)
+    found = reference.projection(source, weight, residual)
+    return found if y is None else y.copy_(found)

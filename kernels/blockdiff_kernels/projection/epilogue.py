@@ -15,8 +15,8 @@ SUM_ROWS, SUM_OUTPUTS = 4, 512
 
 @triton.jit
 def finish(
-    acc, b_squares, residual, y, squares, o_r, o_n, m_r, m_n, R, N, K, residual_row, eps,
-    SOURCE: tl.constexpr, SPLIT: tl.constexpr,
+    acc, b_squares, residual, y, squares, o_r, o_n, m_r, m_n, R, N, K, residual_row, y_row,
+    eps, SOURCE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Store sums [BN, BR]: of part of the columns in float32, or of all of them as the result."""
     m = m_n[:, None] & m_r[None, :]
@@ -31,12 +31,12 @@ def finish(
         if residual is not None:
             o_residual = o_r[None, :] * residual_row + o_n[:, None]
             acc += tl.load(residual + o_residual, mask=m, other=0.0).to(tl.float32)
-        tl.store(y + o_r[None, :] * N + o_n[:, None], acc.to(y.dtype.element_ty), mask=m)
+        tl.store(y + o_r[None, :] * y_row + o_n[:, None], acc.to(y.dtype.element_ty), mask=m)
 
 
 @triton.jit
 def sum_splits_kernel(
-    partial, squares, residual, y, S, R, N, K, residual_row, eps,
+    partial, squares, residual, y, S, R, N, K, residual_row, y_row, eps,
     BR: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """y [R, N] of sums [S, R, N] over parts of the columns; squares [S, R] if rows are normed."""
@@ -44,9 +44,8 @@ def sum_splits_kernel(
     o_n = tl.program_id(1) * BN + tl.arange(0, BN)
     m_r = o_r < R
     m = m_r[:, None] & (o_n < N)[None, :]
-    o_y = o_r[:, None] * N + o_n[None, :]
     # few rows and outputs: S * R * N stays far below 2^31
-    o_part = o_y
+    o_part = o_r[:, None] * N + o_n[None, :]
     b_y = tl.zeros([BR, BN], tl.float32)
     b_squares = tl.zeros([BR], tl.float32)
     for i_s in range(S):
@@ -59,7 +58,7 @@ def sum_splits_kernel(
     if residual is not None:
         o_residual = o_r[:, None] * residual_row + o_n[None, :]
         b_y += tl.load(residual + o_residual, mask=m, other=0.0).to(tl.float32)
-    tl.store(y + o_y, b_y.to(y.dtype.element_ty), mask=m)
+    tl.store(y + o_r[:, None] * y_row + o_n[None, :], b_y.to(y.dtype.element_ty), mask=m)
 
 
 def sum_splits(
@@ -82,6 +81,7 @@ def sum_splits(
         "N": outputs,
         "K": inputs,
         "residual_row": 0 if residual is None else residual.stride(0),
+        "y_row": y.stride(0),
         "eps": eps,
         "BR": SUM_ROWS,
         "BN": SUM_OUTPUTS,

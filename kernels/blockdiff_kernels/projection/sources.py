@@ -19,6 +19,11 @@ class Plain(NamedTuple):
 
     x: Tensor  # [R, in]
 
+    @property
+    def like(self) -> Tensor:
+        """Something with as many rows, of their dtype and on their device."""
+        return self.x
+
     def rows(self) -> Tensor:
         """[R, in]."""
         return self.x
@@ -31,6 +36,11 @@ class Normed(NamedTuple):
     weight: Tensor  # [in]
     eps: float
     kind: NormKind
+
+    @property
+    def like(self) -> Tensor:
+        """Something with as many rows, of their dtype and on their device."""
+        return self.x
 
     def rows(self) -> Tensor:
         """[R, in]."""
@@ -46,6 +56,11 @@ class GatedNormed(NamedTuple):
     eps: float
     pointwise: Pointwise = FAST
 
+    @property
+    def like(self) -> Tensor:
+        """Something with as many rows, of their dtype and on their device."""
+        return self.gate
+
     def rows(self) -> Tensor:
         """[R, heads * D]."""
         own = gated_rms_norm(self.x, self.gate, self.weight, self.eps, self.pointwise)
@@ -58,6 +73,11 @@ class GatedPair(NamedTuple):
     gate_up: Tensor  # [R, 2 in], gate outputs first
     activation: str = "silu"  # or gelu_tanh
     pointwise: Pointwise = FAST
+
+    @property
+    def like(self) -> Tensor:
+        """Something with as many rows, of their dtype and on their device."""
+        return self.gate_up
 
     def rows(self) -> Tensor:
         """[R, in]."""

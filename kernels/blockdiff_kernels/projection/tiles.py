@@ -4,13 +4,16 @@ from typing import NamedTuple
 
 # up to so many rows a source is computed where it is read, again for every tile of outputs
 FUSED_ROWS = 128
+# wider heads than that do not fit beside their gates
+LARGEST_HEAD = 128
 # programs that keep a GPU's memory busy
 PROGRAMS, ENOUGH = 128, 96
 # fewer tiles of columns for a program do not pay for adding up its sums
 LEAST_STEPS = 4
 MOST_SPLITS = 8
-# shared memory for tiles on their way, by compute capability
-SHARED = {8: 144 << 10, 9: 200 << 10, 10: 200 << 10}
+# shared memory for tiles on their way, by compute capability; all others have less
+SHARED = {(8, 0): 144 << 10, (9, 0): 200 << 10, (10, 0): 200 << 10, (10, 3): 200 << 10}
+LEAST_SHARED = 80 << 10
 # what a program should have asked for, so that all of them together hide the memory's latency
 IN_FLIGHT = 96 << 10
 
@@ -58,7 +61,8 @@ def choose(shape: Shape, capability: tuple[int, int]) -> Tile:
         programs = max(_programs(shape, rows, outputs), 1)
         splits = max(1, min(PROGRAMS // programs, steps // LEAST_STEPS, MOST_SPLITS))
     stage = columns * (outputs * shape.weight_bits + rows * shape.row_bits) // 8
-    num_stages = min(max(IN_FLIGHT // stage, 3), 6, SHARED[capability[0]] // stage)
+    most = SHARED.get(capability, LEAST_SHARED) // stage
+    num_stages = max(1, min(max(IN_FLIGHT // stage, 3), 6, most))
     is_large = rows * outputs > 64 * 128 or (shape.weight_bits == 4 and rows == 64)
     return Tile(rows, outputs, columns, 8 if is_large else 4, num_stages, splits)
 

@@ -24,7 +24,7 @@ from blockdiff_kernels.projection.weight_tile import BY_OUTPUT, NO_SCALE, weight
 @triton.jit
 def projection_kernel(
     x, gate, norm, w, scale, residual, y, squares, R, N, K, x_row, gate_row, w_row, residual_row,
-    group, groups, eps, offset,
+    y_row, group, groups, eps, offset,
     SOURCE: tl.constexpr, GELU: tl.constexpr, SCALE: tl.constexpr, SPLIT: tl.constexpr,
     DOT: tl.constexpr, D: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -57,7 +57,7 @@ def projection_kernel(
         acc *= tl.load(scale + o_n, mask=m_n, other=0.0)[:, None]
     finish(
         acc, tl.sum(b_squares, 0), residual, y, squares, o_r, o_n, m_r, m_n, R, N, K,
-        residual_row, eps, SOURCE, SPLIT,
+        residual_row, y_row, eps, SOURCE, SPLIT,
     )  # fmt: skip
 
 
@@ -72,32 +72,61 @@ class Weights(NamedTuple):
     width: int = 0  # columns that tiles are parts of, a power of two; 0: any
 
 
-def projection(source: Source, weight: Tensor, residual: Tensor | None) -> Tensor:
+def projection(
+    source: Source, weight: Tensor, residual: Tensor | None = None, y: Tensor | None = None
+) -> Tensor:
     """See the package."""
-    return project(projection_kernel, source, Weights(weight, weight.itemsize * 8), residual)
+    weights = Weights(weight, weight.itemsize * 8)
+    return project(projection_kernel, source, weights, residual, y)
 
 
-def project(kernel: Any, source: Source, weights: Weights, residual: Tensor | None) -> Tensor:
+def project(
+    kernel: Any, source: Source, weights: Weights, residual: Tensor | None, y: Tensor | None
+) -> Tensor:
     """y [R, N] by ``kernel``, which takes the arguments of ``projection_kernel``."""
     own = source_arguments(source)
     if own.rows > tiles.FUSED_ROWS or not _fits(own, weights):
-        source = Plain(computed(source))
-        own = source_arguments(source)
-    values = weights.values if weights.values.stride(1) == 1 else weights.values.contiguous()
-    shape = tiles.Shape(
-        own.rows,
-        values.shape[0],
-        own.inputs,
-        own.columns or weights.width,
-        own.columns > 0,
-        weights.bits,
-        own.bits,
+        own = source_arguments(Plain(computed(source)))
+    tile = tiles.choose(_shape(own, weights), capability(weights.values))
+    arguments = _arguments(own, weights, residual, tile)
+    if y is None:
+        y = torch.empty(own.rows, arguments["N"], dtype=own.dtype, device=weights.values.device)
+    assert y.stride(1) == 1 and y.dtype == own.dtype
+    if tile.splits == 1:
+        whole = {"y": y, "y_row": y.stride(0), "squares": None, "SPLIT": False}
+        _start(kernel, tile, arguments | whole)
+    else:
+        _start_split(kernel, tile, arguments, own, y)
+    return y
+
+
+def _fits(own: SourceArguments, weights: Weights) -> bool:
+    """Whether tiles can be heads: not too many bytes, whole ones, inside a scale's columns."""
+    if not own.columns:
+        return True
+    is_small = own.columns <= tiles.LARGEST_HEAD and own.dtype != torch.float32
+    return is_small and own.columns * weights.bits % 8 == 0 and weights.width % own.columns == 0
+
+
+def _shape(own: SourceArguments, weights: Weights) -> tiles.Shape:
+    return tiles.Shape(
+        rows=own.rows,
+        outputs=weights.values.shape[0],
+        inputs=own.inputs,
+        width=own.columns or weights.width,
+        is_head=own.columns > 0,
+        weight_bits=weights.bits,
+        row_bits=own.bits,
     )
-    tile = tiles.choose(shape, capability(values))
+
+
+def _arguments(
+    own: SourceArguments, weights: Weights, residual: Tensor | None, tile: tiles.Tile
+) -> dict[str, Any]:
+    values = weights.values if weights.values.stride(1) == 1 else weights.values.contiguous()
     if residual is not None and residual.stride(1) != 1:
         residual = residual.contiguous()
-    y = torch.empty(own.rows, values.shape[0], dtype=own.dtype, device=values.device)
-    arguments = {
+    return {
         **own.arguments,
         "w": values,
         "scale": weights.scale,
@@ -116,18 +145,6 @@ def project(kernel: Any, source: Source, weights: Weights, residual: Tensor | No
         "BN": tile.outputs,
         "BK": tile.columns,
     }
-    if tile.splits == 1:
-        whole = {"y": y, "squares": None, "SPLIT": False}
-        _start(kernel, tile, arguments | whole)
-    else:
-        _start_split(kernel, tile, arguments, own, y)
-    return y
-
-
-def _fits(own: SourceArguments, weights: Weights) -> bool:
-    """Whether tiles can be heads: as wide as scales ask for, and of whole bytes."""
-    is_inside = not own.columns or weights.width % own.columns == 0
-    return is_inside and own.columns * weights.bits % 8 == 0
 
 
 def _start(kernel: Any, tile: tiles.Tile, arguments: dict[str, Any]) -> None:
@@ -145,6 +162,6 @@ def _start_split(
     rows, outputs = y.shape
     partial = y.new_empty((tile.splits, rows, outputs), dtype=torch.float32)
     squares = y.new_empty((tile.splits, rows), dtype=torch.float32) if own.is_normed else None
-    _start(kernel, tile, arguments | {"y": partial, "squares": squares, "SPLIT": True})
-    own_eps = arguments["eps"]
-    sum_splits(partial, y, arguments["residual"], squares, own.inputs, own_eps)
+    parts = {"y": partial, "y_row": 0, "squares": squares, "residual": None, "SPLIT": True}
+    _start(kernel, tile, arguments | parts)
+    sum_splits(partial, y, arguments["residual"], squares, own.inputs, arguments["eps"])

@@ -41,15 +41,23 @@ def quantized_linear(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
 
 
 def quantized_projection(
-    source: Source, values: Tensor, scale: Tensor, residual: Tensor | None = None
+    source: Source,
+    values: Tensor,
+    scale: Tensor,
+    residual: Tensor | None = None,
+    y: Tensor | None = None,
 ) -> Tensor:
-    """``residual`` [R, out], if given, plus the projection of the source's rows [R, in]."""
+    """``residual`` [R, out], if given, plus the projection of the source's rows [R, in].
+
+    ``y`` is written where it is given; it may be columns of a wider tensor.
+    """
     if choose("quantized_linear", values.device) is TRITON:
         from blockdiff_kernels.quantized_linear import triton
 
-        return triton.quantized_projection(source, values, scale, residual)
-    y = quantized_linear(source.rows(), values, scale)
-    return y if residual is None else residual + y
+        return triton.quantized_projection(source, values, scale, residual, y)
+    found = quantized_linear(source.rows(), values, scale)
+    found = found if residual is None else residual + found
+    return found if y is None else y.copy_(found)
 
 
 def dequantize(values: Tensor, scale: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def nibbles_to_float32(b_bits):
 @triton.jit
 def int4_kernel(
     x, gate, norm, w, scale, residual, y, squares, R, N, K, x_row, gate_row, w_row, residual_row,
-    group, groups, eps, offset,
+    y_row, group, groups, eps, offset,
     SOURCE: tl.constexpr, GELU: tl.constexpr, SCALE: tl.constexpr, SPLIT: tl.constexpr,
     DOT: tl.constexpr, D: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -73,12 +73,16 @@ def int4_kernel(
         acc *= tl.load(scale + o_n, mask=m_n, other=0.0)[:, None]
     finish(
         acc, tl.sum(b_squares, 0), residual, y, squares, o_r, o_n, m_r, m_n, R, N, K,
-        residual_row, eps, SOURCE, SPLIT,
+        residual_row, y_row, eps, SOURCE, SPLIT,
     )  # fmt: skip
 
 
 def quantized_projection(
-    source: Source, values: Tensor, scale: Tensor, residual: Tensor | None = None
+    source: Source,
+    values: Tensor,
+    scale: Tensor,
+    residual: Tensor | None = None,
+    y: Tensor | None = None,
 ) -> Tensor:
     """See the package."""
     is_packed = values.dtype == torch.uint8
@@ -88,7 +92,8 @@ def quantized_projection(
     scaling, width = _scaling(scale.shape[1], group)
     bits = 4 if is_packed else 8
     weights = Weights(values, bits, scale.contiguous(), group, scaling, width)
-    return project(int4_kernel if is_packed else projection_kernel, source, weights, residual)
+    kernel = int4_kernel if is_packed else projection_kernel
+    return project(kernel, source, weights, residual, y)
 
 
 def _scaling(groups: int, group: int) -> tuple[int, int]:

@@ -2,13 +2,14 @@
 
 from typing import NamedTuple
 
+from blockdiff_kernels.projection.tiles import LEAST_SHARED, SHARED
+
 # logits that a program scans for a row's largest one and sum
 SCANNED, SCANNED_AT_ONCE = 1 << 15, 4096
 # programs that keep a GPU busy
 PROGRAMS = 128
 MOST_SPLITS = 8
 HOPPER = (9, 0)
-SHARED = {8: 144 << 10, 9: 200 << 10, 10: 200 << 10}
 
 
 class Tile(NamedTuple):
@@ -21,7 +22,7 @@ class Tile(NamedTuple):
 
 
 def choose(
-    rows: int, width: int, vocabulary: int, itemsize: int, capability: tuple[int, int]
+    rows: int, vocabulary: int, width: int, itemsize: int, capability: tuple[int, int]
 ) -> Tile:
     """Canvases have many rows: these are the tiles' long side, so that logits are read seldom."""
     if itemsize == 4:
@@ -35,4 +36,5 @@ def choose(
     steps = -(-vocabulary // sides[2])
     splits = max(1, min(PROGRAMS // programs, steps // 4, MOST_SPLITS))
     stage = sides[2] * (sides[0] * 4 + sides[1] * itemsize)
-    return Tile(*sides, num_warps, min(4, SHARED[capability[0]] // stage), splits)
+    num_stages = max(1, min(4, SHARED.get(capability, LEAST_SHARED) // stage))
+    return Tile(*sides, num_warps, num_stages, splits)

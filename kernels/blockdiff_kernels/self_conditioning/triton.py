@@ -4,6 +4,8 @@ Probabilities exist in registers only, as the left operand of products with the 
 share the vocabulary; what they add up is joined in order. Knows nothing of layers.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -76,19 +78,13 @@ def expected_kernel(
 
 def expected_embedding(logits: Tensor, embedding: Tensor, scale: float, first: int) -> Tensor:
     """See the package."""
-    logits, table = logits.contiguous(), embedding.contiguous()
-    rows, vocabulary = logits.shape
-    parts = ceil_div(vocabulary, tiles.SCANNED)
-    largest = logits.new_empty((rows, parts), dtype=torch.float32)
-    statistics = {"largest": largest, "total": torch.empty_like(largest), "parts": parts}
-    scan = {"V": vocabulary, "SCANNED": tiles.SCANNED, "BV": tiles.SCANNED_AT_ONCE}
-    shared = {"logits": logits, "row": logits.stride(0), **statistics}
-    launch(statistics_kernel, (rows, parts), shared | scan)
-    height, width = table.shape
-    tile = tiles.choose(rows, width, height, table.element_size(), capability(table))
+    table = embedding.contiguous()
+    scanned = _scan(logits.contiguous())
+    rows, (height, width) = logits.shape[0], table.shape
+    tile = tiles.choose(rows, height, width, table.element_size(), capability(table))
     y = torch.empty((rows, width), dtype=table.dtype, device=table.device)
     arguments = {
-        **shared,
+        **scanned,
         "table": table,
         "R": rows,
         "V": height,
@@ -97,7 +93,7 @@ def expected_embedding(logits: Tensor, embedding: Tensor, scale: float, first: i
         "table_row": table.stride(0),
         "scale": float(scale),
         "DOT": dot_type(table.dtype),
-        "BP": power_of_two(parts),
+        "BP": power_of_two(scanned["parts"]),
         "BR": tile.rows,
         "BH": tile.width,
         "BV": tile.vocabulary,
@@ -111,3 +107,20 @@ def expected_embedding(logits: Tensor, embedding: Tensor, scale: float, first: i
     launch(expected_kernel, grid, arguments | {"y": partial, "SPLIT": True}, *options)
     sum_splits(partial, y)
     return y
+
+
+def _scan(logits: Tensor) -> dict[str, Any]:
+    """The statistics of logits [R, V], with these, as arguments of a kernel."""
+    rows, vocabulary = logits.shape
+    parts = ceil_div(vocabulary, tiles.SCANNED)
+    largest = logits.new_empty((rows, parts), dtype=torch.float32)
+    arguments = {
+        "logits": logits,
+        "row": logits.stride(0),
+        "largest": largest,
+        "total": torch.empty_like(largest),
+        "parts": parts,
+    }
+    scan = {"V": vocabulary, "SCANNED": tiles.SCANNED, "BV": tiles.SCANNED_AT_ONCE}
+    launch(statistics_kernel, (rows, parts), arguments | scan)
+    return arguments

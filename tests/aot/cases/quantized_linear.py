@@ -13,7 +13,7 @@ SHAPES: list[tuple[str, Make, int, int, bool]] = [
     ("35b-delta-in-normed", plain, 2048, 12352, False),
     ("35b-delta-out", heads, 4096, 2048, True),
     ("35b-attention-out", plain, 4096, 2048, True),
-    ("gemma-dense-down", gelu_pair, 2112, 2816, False),
+    ("gemma-dense-down", gelu_pair, 2112, 2816, True),
 ]
 # name, stored as, columns of a scale
 KINDS = [

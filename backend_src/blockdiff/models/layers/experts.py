@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from blockdiff_kernels.moe import all_experts, experts, prefers_all_experts
+from blockdiff_kernels.moe.stacks import ExpertWeights, dense_weights
 
 
 class Experts(ABC):
@@ -19,6 +20,8 @@ class Experts(ABC):
     """
 
     count: int
+    routed_here: tuple[int, int] | None = None
+    """Numbers of the routed experts whose weights are here; None: of all."""
 
     @abstractmethod
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
@@ -27,6 +30,10 @@ class Experts(ABC):
         weights [R, k] float32; ids [R, k] int64, distinct in a row but for ``count``, which stands
         for an expert that is elsewhere and adds nothing.
         """
+
+    def for_kernels(self) -> ExpertWeights | None:
+        """The weights that are here as kernels read them; None where they cannot."""
+        return None
 
     def prefers_all(self, rows: int) -> bool:
         """Whether ``weigh_all`` is the faster way for so many rows."""
@@ -50,6 +57,10 @@ class DenseExperts(Experts):
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """Weighted sum of each row's experts: x [R, H] -> [R, H]."""
         return experts(x, weights, ids, self.gate_up, self.down, self.activation)
+
+    def for_kernels(self) -> ExpertWeights:
+        """See ``Experts``; no copies."""
+        return dense_weights(self.gate_up, self.down, self.activation)
 
     def prefers_all(self, rows: int) -> bool:
         """Whether ``weigh_all`` is the faster way for so many rows."""

@@ -10,13 +10,16 @@ from torch import Tensor
 from blockdiff.cache import SlotCaches
 from blockdiff.config import HybridConfig
 from blockdiff.models.layers.commits import commit_at_once, commit_on_grid
+from blockdiff.models.layers.flat_delta import goes_flat, mix_flat
 from blockdiff.models.layers.layout import RoundLayout, SegmentGroup
 from blockdiff.models.layers.linear import Linear
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.conv import causal_conv
-from blockdiff_kernels.gated_delta import decay_and_beta, gated_delta
+from blockdiff_kernels.gated_delta import decay_and_beta, gated_delta, preview_rows
+from blockdiff_kernels.gated_delta.rows import DeltaRows
 from blockdiff_kernels.projection import GatedNormed, Source
+from blockdiff_kernels.segments import Segments
 
 
 @dataclass
@@ -80,23 +83,22 @@ class GatedDeltaMixer:
         """
         projected = self.weights.in_proj.of(source)
         _, z, _, _ = projected.split_with_sizes(self.split, dim=-1)
-        mixed = []
-        for group in layout.groups:
-            rows = group.pad(projected)
-            if group.is_writing:
-                mixed.append(self.commit(self, rows, group, caches))
-            else:
-                mixed.append(self.preview(rows, group, caches, trace))
-        y = layout.flatten(mixed)
+        mix = mix_flat if goes_flat(self, layout, projected) else mix_padded
+        y = mix(self, projected, layout, caches, trace)
         gate = z.view(-1, self.value_heads, self.value_dim)
         heads = GatedNormed(y, gate, self.weights.norm, self.eps, self.numerics.pointwise)
         return self.weights.out_proj.of(heads, residual)
 
-    def preview(
-        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
-    ) -> Tensor:
+    def preview(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches) -> Tensor:
         """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
         return self.scan(rows, group, caches)[0]
+
+    def preview_flat(self, inputs: DeltaRows, segments: Segments, out: Tensor) -> None:
+        """``preview`` of flat rows: ``segments`` of ``inputs`` into rows of out [R, Hv, dv]."""
+        preview_rows(inputs, segments, out)
+
+    def record(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace) -> None:
+        """What a preview of rows [G, T, .] has to tell of how it mixes: nothing here."""
 
     def scan(
         self, rows: Tensor, group: SegmentGroup, caches: SlotCaches
@@ -130,3 +132,26 @@ class GatedDeltaMixer:
             k.view(*shape, self.key_heads, self.key_dim),
             v.view(*shape, self.value_heads, self.value_dim),
         )
+
+
+def mix_padded(
+    mixer: GatedDeltaMixer,
+    projected: Tensor,
+    layout: RoundLayout,
+    caches: SlotCaches,
+    trace: Trace | None,
+) -> Tensor:
+    """Projected rows [R, .] -> mixed [R, Hv, dv], group by padded group.
+
+    Writing groups update ``caches`` in place before previews run.
+    """
+    mixed = []
+    for group in layout.groups:
+        rows = group.pad(projected)
+        if group.is_writing:
+            mixed.append(mixer.commit(mixer, rows, group, caches))
+            continue
+        if trace is not None:
+            mixer.record(rows, group, caches, trace)
+        mixed.append(mixer.preview(rows, group, caches))
+    return layout.flatten(mixed)

@@ -36,6 +36,10 @@ class Linear(ABC):
         y = self(source.rows())
         return y if residual is None else residual + y
 
+    def write(self, y: Tensor, source: Source, residual: Tensor | None = None) -> None:
+        """``of`` into ``y`` [R, out], which may be columns of a wider tensor."""
+        y.copy_(self.of(source, residual))
+
     @abstractmethod
     def rows(self, spans: Sequence[Span]) -> "Linear":
         """The outputs of ``spans``, laid end to end."""
@@ -69,6 +73,10 @@ class DenseLinear(Linear):
         """See ``Linear``."""
         return projection(source, self.weight, residual)
 
+    def write(self, y: Tensor, source: Source, residual: Tensor | None = None) -> None:
+        """See ``Linear``."""
+        projection(source, self.weight, residual, y)
+
     def rows(self, spans: Sequence[Span]) -> "DenseLinear":
         """The outputs of ``spans``, laid end to end; a single span shares memory."""
         parts = [self.weight[start:stop] for start, stop in spans]
@@ -97,10 +105,17 @@ class StackedLinear(Linear):
 
     def of(self, source: Source, residual: Tensor | None = None) -> Tensor:
         """See ``Linear``; where kernels compute sources, every part's does."""
-        if choose("projection", source[0].device) is not TRITON:
+        like = source.like
+        if choose("projection", like.device) is not TRITON:
             return super().of(source, residual)
-        y = torch.cat([part.of(source) for part in self.parts], dim=-1)
-        return y if residual is None else residual + y
+        y = like.new_empty(like.shape[0], self.out_features)
+        start = 0
+        for part in self.parts:
+            columns = slice(start, start + part.out_features)
+            own = None if residual is None else residual[:, columns]
+            part.write(y[:, columns], source, own)
+            start += part.out_features
+        return y
 
     def rows(self, spans: Sequence[Span]) -> Linear:
         """The outputs of ``spans``, laid end to end."""

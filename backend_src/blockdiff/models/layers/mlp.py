@@ -11,9 +11,11 @@ from torch.nn import functional
 
 from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.layers.experts import Experts
+from blockdiff.models.layers.fused_experts import FusedExperts, fuse, plan_of
 from blockdiff.models.layers.layout import RoundLayout
-from blockdiff.models.layers.linear import Linear
+from blockdiff.models.layers.linear import DenseLinear, Linear
 from blockdiff.models.layers.routers import Router
+from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.pointwise import FAST, Pointwise
 from blockdiff_kernels.projection import GatedPair, Source
 
@@ -70,3 +72,17 @@ class RoutedExperts:
             weights = functional.pad(weights, (0, len(always)), value=1.0)
         y = self.experts(x, weights, ids)
         return y if residual is None else residual + y
+
+
+FeedForward = DenseMlp | RoutedExperts | FusedExperts
+
+
+def make_routed_experts(
+    choose: Router, gate: Tensor, experts: Experts, numerics: Numerics
+) -> RoutedExperts | FusedExperts:
+    """The layer as it is computed here; ``gate`` [E, H] is the router, which sets its dtype."""
+    router = DenseLinear(gate)
+    fused = fuse(plan_of(router, choose.rule(), len(gate)), experts, numerics)
+    if fused is not None:
+        return fused
+    return RoutedExperts(choose, numerics.linear(router), gate.dtype, experts)

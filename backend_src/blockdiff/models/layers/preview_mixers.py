@@ -12,10 +12,12 @@ from blockdiff.models.layers.gated_delta import GatedDeltaMixer, GatedDeltaWeigh
 from blockdiff.models.layers.layout import SegmentGroup
 from blockdiff.models.layers.trace import Trace
 from blockdiff.models.numerics import Numerics
-from blockdiff_kernels.block_softmax import block_softmax
+from blockdiff_kernels.block_softmax import block_softmax, block_softmax_rows
 from blockdiff_kernels.block_softmax.reference import block_probabilities
 from blockdiff_kernels.conv import mirrored_taps, preview_conv
-from blockdiff_kernels.gated_delta import two_sweeps
+from blockdiff_kernels.gated_delta import two_sweep_rows, two_sweeps
+from blockdiff_kernels.gated_delta.rows import DeltaRows
+from blockdiff_kernels.segments import Segments
 
 
 class TwoSweepMixer(GatedDeltaMixer):
@@ -36,15 +38,17 @@ class TwoSweepMixer(GatedDeltaMixer):
         super().__init__(config, weights, layer, index, numerics)
         self.conv_right = mirrored_taps(weights.conv)
 
-    def preview(
-        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
-    ) -> Tensor:
+    def preview(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches) -> Tensor:
         """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
         u, _, b, a = rows.split_with_sizes(self.split, dim=-1)
         state, tail = self.read(group, caches)
         taps, mix = (self.weights.conv, self.conv_right), self.numerics.depthwise
         q, k, v = self.heads(preview_conv(u, tail, *taps, group.mask, mix))
         return two_sweeps(q, k, v, *self.gates(a, b), state, group.mask)
+
+    def preview_flat(self, inputs: DeltaRows, segments: Segments, out: Tensor) -> None:
+        """See ``GatedDeltaMixer``."""
+        two_sweep_rows(inputs, self.conv_right, segments, out)
 
 
 class BlockSoftmaxMixer(GatedDeltaMixer):
@@ -60,23 +64,35 @@ class BlockSoftmaxMixer(GatedDeltaMixer):
     ) -> None:
         assert weights.preview is not None, "the config asks for the preview tensors"
         super().__init__(config, weights, layer, index, numerics)
-        self.preview_weights = weights.preview
+        own = self.preview_weights = weights.preview
+        self.vectors = (own.logit_scale, own.history_bias, own.history_c)
 
-    def preview(
-        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace | None
-    ) -> Tensor:
+    def preview(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches) -> Tensor:
         """Projected rows [G, T, .] of blocks -> mixed [G, T, Hv, dv]; caches are only read."""
-        own = self.preview_weights
+        state, q, k, v = self._convolved(rows, group, caches)
+        return block_softmax(q, k, v, state, *self.vectors, group.mask)
+
+    def preview_flat(self, inputs: DeltaRows, segments: Segments, out: Tensor) -> None:
+        """See ``GatedDeltaMixer``."""
+        right = self.preview_weights.conv_right
+        block_softmax_rows(inputs, right, self.vectors, segments, out)
+
+    def record(self, rows: Tensor, group: SegmentGroup, caches: SlotCaches, trace: Trace) -> None:
+        """The softmax's probabilities."""
+        state, q, k, _ = self._convolved(rows, group, caches)
+        probabilities, _ = block_probabilities(q, k, state, *self.vectors, group.mask)
+        # [G, T, Hv, 1 + T]
+        trace.record("mixer_probabilities", self.layer, probabilities.transpose(1, 2))
+
+    def _convolved(
+        self, rows: Tensor, group: SegmentGroup, caches: SlotCaches
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Projected rows [G, T, .] -> their slots' states, q, k and v."""
         state, tail = self.read(group, caches)
         u = rows[..., : self.split[0]]
-        taps, mix = (self.weights.conv, own.conv_right), self.numerics.depthwise
-        q, k, v = self.heads(preview_conv(u, tail, *taps, group.mask, mix))
-        vectors = (own.logit_scale, own.history_bias, own.history_c)
-        if trace is not None:
-            probabilities, _ = block_probabilities(q, k, state, *vectors, group.mask)
-            # [G, T, Hv, 1 + T]
-            trace.record("mixer_probabilities", self.layer, probabilities.transpose(1, 2))
-        return block_softmax(q, k, v, state, *vectors, group.mask)
+        taps = (self.weights.conv, self.preview_weights.conv_right)
+        convolved = preview_conv(u, tail, *taps, group.mask, self.numerics.depthwise)
+        return state, *self.heads(convolved)
 
 
 MIXERS: dict[str, type[GatedDeltaMixer]] = {

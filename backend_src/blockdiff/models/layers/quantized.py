@@ -13,6 +13,7 @@ from blockdiff.models.layers.experts import Experts
 from blockdiff.models.layers.linear import Linear, Span
 from blockdiff_kernels.implementation import TRITON, choose
 from blockdiff_kernels.moe import experts_one_by_one, gated
+from blockdiff_kernels.moe.stacks import ExpertWeights, filled_up, stack_quantized
 from blockdiff_kernels.projection import Source
 from blockdiff_kernels.quantized_linear import (
     Int4Blocks,
@@ -54,6 +55,13 @@ class QuantizedLinear(Linear):
         if self.values is None or choose("quantized_linear", self.values.device) is not TRITON:
             return super().of(source, residual)
         return quantized_projection(source, *self._own(), residual)
+
+    def write(self, y: Tensor, source: Source, residual: Tensor | None = None) -> None:
+        """See ``Linear``."""
+        if self.values is None:
+            super().write(y, source, residual)
+        else:
+            quantized_projection(source, *self._own(), residual, y)
 
     def rows(self, spans: Sequence[Span]) -> "QuantizedLinear":
         """The outputs of ``spans``, laid end to end."""
@@ -120,6 +128,41 @@ class ListedExperts(Experts):
         """Weighted sum of each row's experts: x [R, H] -> [R, H]."""
         return experts_one_by_one(x, weights, ids, self.count, self._apply)
 
+    def for_kernels(self) -> ExpertWeights | None:
+        """See ``Experts``: copies, in one stack each; None for experts of several kinds.
+
+        A wider shared expert is cut into experts of the routed ones' width.
+        """
+        width, hidden = self.down[0].in_features, self.down[0].out_features
+        pairs = []
+        for gate_up, down in zip(self.gate_up, self.down, strict=True):
+            if not isinstance(gate_up, QuantizedLinear) or not isinstance(down, QuantizedLinear):
+                return None
+            pairs += _cut(gate_up, down, width)
+        both = stack_quantized([pair[0] for pair in pairs], (2 * width, hidden))
+        down_too = stack_quantized([pair[1] for pair in pairs], (hidden, width))
+        if both is None or down_too is None:
+            return None
+        return ExpertWeights(both, down_too, self.activation)
+
     def _apply(self, expert: int, x: Tensor) -> Tensor:
         gate, up = self.gate_up[expert](x).chunk(2, dim=-1)
         return self.down[expert](gated(gate, up, self.activation))
+
+
+def _cut(
+    gate_up: QuantizedLinear, down: QuantizedLinear, width: int
+) -> list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
+    """Values and scales of an expert's two projections, cut into experts of ``width`` channels.
+
+    The last may be narrower: the up rows then follow its fewer gate rows after rows of zeros.
+    """
+    own, found = down.in_features, []
+    for start in range(0, own, width):
+        stop = min(start + width, own)
+        parts = [gate_up.rows([(side + start, side + stop)])._own() for side in (0, own)]
+        shape = (width, gate_up.in_features)
+        values, scales = zip(*(filled_up(*part, shape) for part in parts), strict=True)
+        part = down if own == width else down.columns(start, stop)
+        found.append(((torch.cat(values), torch.cat(scales)), part._own()))
+    return found

@@ -18,6 +18,7 @@ from blockdiff_kernels.coreset import (
     route_inside,
 )
 from blockdiff_kernels.moe import route, route_groups
+from blockdiff_kernels.moe.rules import MassPool, MaximumPool, Rule, Sigmoid, Softmax
 from blockdiff_kernels.pointwise import FAST, Pointwise
 
 
@@ -31,6 +32,10 @@ class Router(Protocol):
         """
         ...
 
+    def rule(self) -> Rule:
+        """The same as data, for kernels."""
+        ...
+
 
 @dataclass
 class SoftmaxRouter:
@@ -42,6 +47,10 @@ class SoftmaxRouter:
     def __call__(self, logits: Tensor, blocks: RowBlocks | None) -> tuple[Tensor, Tensor]:
         """See ``Router``."""
         return route(logits, self.top_k, self.is_normalised)
+
+    def rule(self) -> Rule:
+        """See ``Router``."""
+        return Softmax(self.top_k, self.is_normalised)
 
 
 @dataclass
@@ -58,6 +67,12 @@ class GroupRouter:
         sizes = (own.num_experts_per_tok, own.groups, own.kept_groups)
         return route_groups(logits, self.bias, *sizes, own.scale, self.pointwise)
 
+    def rule(self) -> Rule:
+        """See ``Router``."""
+        own = self.config
+        sizes = (own.groups, own.kept_groups)
+        return Sigmoid(own.num_experts_per_tok, self.bias, own.scale, *sizes)
+
 
 @dataclass
 class BlockRouter:
@@ -73,6 +88,12 @@ class BlockRouter:
         own = self.config
         sizes = (own.capacity, own.num_experts_per_tok)
         return route_block(logits, self.bias, blocks, *sizes, own.scale, self.pointwise)
+
+    def rule(self) -> Rule:
+        """See ``Router``."""
+        own = self.config
+        pool = MaximumPool(own.capacity)
+        return Sigmoid(own.num_experts_per_tok, self.bias, own.scale, pool=pool)
 
 
 @dataclass
@@ -92,6 +113,12 @@ class CoresetRouter:
         else:
             allowed = pool_by_mass(shares, blocks, self.top_k, own.top_p)
         return route_inside(logits, allowed, self.top_k)
+
+    def rule(self) -> Rule:
+        """See ``Router``."""
+        own = self.config
+        pool = MaximumPool(own.capacity) if own.rule == MAX_POOL else MassPool(own.top_p)
+        return Softmax(self.top_k, pool=pool)
 
 
 def make_router(config: RouterConfig, bias: Tensor, pointwise: Pointwise) -> Router:

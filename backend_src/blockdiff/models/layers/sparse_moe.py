@@ -9,9 +9,10 @@ from torch import Tensor
 
 from blockdiff.models.expert_hits import LayerHits
 from blockdiff.models.layers.experts import Experts
+from blockdiff.models.layers.fused_experts import FusedExperts, fuse, plan_of
 from blockdiff.models.layers.layout import RoundLayout
 from blockdiff.models.layers.linear import Linear
-from blockdiff.models.layers.routers import Router
+from blockdiff.models.layers.routers import Router, SoftmaxRouter
 from blockdiff.models.numerics import Numerics
 from blockdiff_kernels.moe import route, weigh_with_shared, with_shared
 from blockdiff_kernels.projection import Source
@@ -92,3 +93,20 @@ class CoresetMoe(SparseMoe):
         if hits is not None:
             hits.add(ids)
         return own(x, *self._with_shared(weights, ids, gate))
+
+
+def make_sparse_moe(
+    weights: MoeWeights,
+    num_experts: int,
+    top_k: int,
+    numerics: Numerics,
+    choose: Router | None = None,
+) -> SparseMoe | FusedExperts:
+    """The layer as it is computed here; ``choose`` looks at whole blocks, None: at single rows."""
+    rule = SoftmaxRouter(top_k, True).rule() if choose is None else choose.rule()
+    fused = fuse(plan_of(weights.router, rule, num_experts), weights.experts, numerics)
+    if fused is not None:
+        return fused
+    if choose is None:
+        return SparseMoe(weights, num_experts, top_k, numerics)
+    return CoresetMoe(weights, num_experts, top_k, numerics, choose)

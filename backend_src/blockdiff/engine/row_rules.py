@@ -36,20 +36,6 @@ class RowRules:
         own = self.draws
         return own is not None and bool((own["top_k"] > 0).any() or (own["top_p"] < 1).any())
 
-    @property
-    def most_both(self) -> int:
-        """The largest top-k of a row that also uses top-p; 0: there is none."""
-        if self.draws is None:
-            return 0
-        top_k, top_p = self.draws["top_k"], self.draws["top_p"]
-        return int(top_k[top_p < 1].max(initial=0))
-
-    @property
-    def has_single_filter(self) -> bool:
-        """Whether any row uses one of top-k and top-p alone."""
-        own = self.draws
-        return own is not None and bool(((own["top_k"] > 0) ^ (own["top_p"] < 1)).any())
-
     def filters(self, count: int) -> dict[str, Array]:
         """top-k and top-p of all ``count`` rows, off where nothing is drawn."""
         assert self.draws is not None, "nothing is drawn"

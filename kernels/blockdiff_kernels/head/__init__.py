@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blockdiff_kernels.head import cpu, reference
 from blockdiff_kernels.head.rules import (
-    MOST_BOTH,
+    MOST_LISTED,
     Choice,
     Controls,
     Entropy,
@@ -31,7 +31,7 @@ __all__ = [
     "Controls",
     "Entropy",
     "Filters",
-    "MOST_BOTH",
+    "MOST_LISTED",
     "Others",
     "Peaks",
     "RowDraws",

@@ -1,4 +1,4 @@
-"""Drawing among the best tokens only, by looking them up: top-k together with top-p.
+"""Drawing among the best tokens only, by looking them up: top-k, and top-p of what it keeps.
 
 The k best tokens lie in the k parts of the vocabulary whose best tokens are best. Logits of these
 parts alone are computed again, kept, and cut, first to k tokens, then to the probability among
@@ -9,30 +9,32 @@ import triton
 import triton.language as tl
 
 from blockdiff_kernels.head.parts import NEVER, ban, gumbel
+from blockdiff_kernels.head.rules import MOST_LISTED
 from blockdiff_kernels.head.scoring import BEST, COLDEST
 
+MOST = tl.constexpr(MOST_LISTED)
 TINY = tl.constexpr(1e-37)
 # Beyond all keys of float32, below and above.
 LOWEST, HIGHEST = tl.constexpr(-(2**31) - 1), tl.constexpr(2**31 - 1)
 
 
 @triton.jit
-def takes_part(temperature, top_k, top_p, i_t):
-    """Whether a row is drawn with both filters."""
-    p = tl.load(top_p + i_t)
-    return (tl.load(temperature + i_t) > 0) & (tl.load(top_k + i_t) > 0) & (p < 1.0)
+def takes_part(temperature, top_k, i_t):
+    """Whether a row is drawn from so few tokens."""
+    k = tl.load(top_k + i_t)
+    return (tl.load(temperature + i_t) > 0) & (k > 0) & (k <= MOST)
 
 
 @triton.jit
 def pick_kernel(
-    numbers, live, temperature, top_k, top_p, picked, L, P, K: tl.constexpr, BP: tl.constexpr
+    numbers, live, temperature, top_k, picked, L, P, K: tl.constexpr, BP: tl.constexpr
 ):  # fmt: skip
     """picked [L, K]: numbers of the top_k parts with the best tokens; -1 after them."""
     i_t = tl.program_id(0).to(tl.int64)
     if live is not None:  # noqa: SIM102
         if i_t >= tl.load(live):
             return
-    if takes_part(temperature, top_k, top_p, i_t) == 0:
+    if takes_part(temperature, top_k, i_t) == 0:
         return
     o_p = tl.arange(0, BP)
     step = L.to(tl.int64) * P
@@ -47,7 +49,7 @@ def pick_kernel(
 
 @triton.jit
 def gather_kernel(
-    hidden, weight, live, banned, temperature, top_k, top_p, picked, scores,
+    hidden, weight, live, banned, temperature, top_k, picked, scores,
     L, V, W, cap,
     H: tl.constexpr, K: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -56,7 +58,7 @@ def gather_kernel(
     if live is not None:  # noqa: SIM102
         if i_t >= tl.load(live):
             return
-    if takes_part(temperature, top_k, top_p, i_t) == 0:
+    if takes_part(temperature, top_k, i_t) == 0:
         return
     i_v = tl.load(picked + i_t * K + i_k)
     o_b, o_k = tl.arange(0, BV), tl.arange(0, BK)
@@ -116,7 +118,7 @@ def select_kernel(
     if live is not None:  # noqa: SIM102
         if i_t >= tl.load(live):
             return
-    if takes_part(temperature, top_k, top_p, i_t) == 0:
+    if takes_part(temperature, top_k, i_t) == 0:
         return
     o_n = tl.arange(0, BN)
     b_l = tl.load(scores + i_t * K * BV + o_n)
@@ -129,7 +131,8 @@ def select_kernel(
     b_one = tl.where(b_l == NEVER, 0.0, 1.0)
     b_keep = keep_before(b_key, b_id, b_one, tl.load(top_k + i_t).to(tl.float32), V)
     b_e = tl.where(b_keep & (b_l > NEVER), tl.exp(b_z - tl.max(b_z, 0)), 0.0)
-    limit = tl.maximum(tl.load(top_p + i_t) * tl.sum(b_e, 0), TINY)
+    p = tl.load(top_p + i_t)
+    limit = tl.where(p < 1.0, tl.maximum(p * tl.sum(b_e, 0), TINY), -NEVER)
     b_keep = b_keep & keep_before(b_key, b_id, b_e, limit, V) & (b_l > NEVER)
     o_t = i_t.to(tl.int32) + tl.zeros([1], tl.int32)
     b_g = tl.reshape(gumbel(keys, o_t, b_id, L), [BN])

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from blockdiff_kernels.head import gathering, pivoting
-from blockdiff_kernels.head.rules import RowDraws
+from blockdiff_kernels.head.rules import MOST_LISTED, RowDraws
 from blockdiff_kernels.head.tiles import ScoreTile
 from blockdiff_kernels.launch import ceil_div, launch, power_of_two
 
 # Programs of passes that no row needs end at once. A row still undecided takes its best token.
-PASSES = 20
+PASSES = 32
 HIDDEN_STEP = 64
 NUMBERS_PER_WARP = 512
 
@@ -38,15 +38,15 @@ def keep_best(
     names = ("hidden", "weight", "live", "banned", "keys", "numbers", "ids", "L", "V", "P", "W")
     shared |= {name: arguments[name] for name in (*names, "cap", "H", "BT", "BV", "BK")}
     shared["BP"] = power_of_two(shared["P"])
-    if filters.most_both:
-        _gather(shared, power_of_two(filters.most_both))
-    if filters.has_single:
+    if filters.most_listed:
+        _gather(shared, power_of_two(filters.most_listed))
+    if filters.has_others:
         own = {"peak": log_probs[5], "score": log_probs[7], "greedy": tokens[1]}
         _reject({**shared, **own}, tile)
 
 
 def _gather(shared: dict[str, Any], parts: int) -> None:
-    """Rows with both; ``parts`` of the vocabulary hold the best tokens of each."""
+    """Rows with a small top-k; ``parts`` of the vocabulary hold the best tokens of each."""
     token, rows = shared["token"], shared["L"]
     picked = token.new_empty((rows, parts), dtype=shared["ids"].dtype)
     scores = shared["log_probs"].new_empty((rows, parts, shared["BV"]))
@@ -58,18 +58,19 @@ def _gather(shared: dict[str, Any], parts: int) -> None:
 
 
 def _reject(shared: dict[str, Any], tile: ScoreTile) -> None:
-    """Rows with one of the two."""
+    """Rows with a top-p alone, or a large top-k alone."""
     top_k, top_p, rows = shared["top_k"], shared["top_p"], shared["L"]
-    is_single = (shared["temperature"] > 0) & ((top_k > 0) ^ (top_p < 1))
+    is_other = (top_k > MOST_LISTED) | ((top_k <= 0) & (top_p < 1))
+    is_other &= shared["temperature"] > 0
     shape = (pivoting.LINES, rows, shared["P"])
     own = {
         **shared,
-        "done": (~is_single).int(),
+        "done": (~is_other).int(),
         "numbers": shared["log_probs"].new_empty(shape),
     }
     grid = (ceil_div(rows, tile.rows), shared["P"])
     for number in range(PASSES):
-        own["is_last"] = number == PASSES - 1
+        own["is_last"] = int(number == PASSES - 1)
         launch_named(pivoting.pivot_kernel, grid, own, tile.num_warps, tile.num_stages)
         launch_named(pivoting.judge_kernel, (rows,), own)
 

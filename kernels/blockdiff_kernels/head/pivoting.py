@@ -95,7 +95,7 @@ def judge_kernel(
     own = tl.where(is_kept, tl.load(token + i_t), following)
     logit = tl.load(numbers + i_t * P + LOGIT * step + i_z)
     logit = tl.where(is_kept, tl.load(score + i_t), logit)
-    gives_up = (is_kept == 0) & is_last
+    gives_up = (is_kept == 0) & (is_last != 0)
     own = tl.where(gives_up, tl.load(greedy + i_t), own)
     logit = tl.where(gives_up, tl.load(peak + i_t), logit)
     tl.store(token + i_t, own)

@@ -24,8 +24,8 @@ class Controls(NamedTuple):
     split: int
 
 
-MOST_BOTH = 64
-"""The largest top-k that kernels take together with a top-p."""
+MOST_LISTED = 64
+"""The largest top-k whose tokens kernels look up; a larger one cannot go with a top-p."""
 
 
 class Filters(NamedTuple):
@@ -34,8 +34,8 @@ class Filters(NamedTuple):
 
     top_k: Tensor  # [L] int32, 0 is off
     top_p: Tensor  # [L] float32, 1 is off
-    most_both: int  # largest top-k of drawn rows that have both, up to ``MOST_BOTH``; 0: none has
-    has_single: bool  # whether any drawn row has one of them alone
+    most_listed: int  # largest top-k of drawn rows up to ``MOST_LISTED``; 0: none has one
+    has_others: bool  # whether a drawn row has a larger top-k, or a top-p alone
 
 
 class RowDraws(NamedTuple):

@@ -29,6 +29,8 @@ ROUNDS = [
     pytest.param(WIDE, [32, 33], [1, 0], torch.bfloat16, id="wide-heads"),
 ]
 LONG = pytest.param(WIDE, [100], [5], torch.float32, id="long")
+# longer than kernels of two sweeps take
+LONGER = pytest.param(TINY, [40, 2], [1, 0], torch.float32, id="longer")
 WHOLE = pytest.param(WIDE, [32], [1], torch.bfloat16, id="wide-heads")
 ARGUMENTS = ("heads", "lengths", "slots", "dtype")
 
@@ -74,7 +76,7 @@ def test_previews(heads: Heads, lengths: list[int], slots: list[int], dtype: tor
         assert torch.equal(one.double().nan_to_num(7e7), other.nan_to_num(7e7))
 
 
-@pytest.mark.parametrize(ARGUMENTS, [*ROUNDS[::2], WHOLE])
+@pytest.mark.parametrize(ARGUMENTS, [*ROUNDS[::2], WHOLE, LONGER])
 def test_two_sweeps(heads: Heads, lengths: list[int], slots: list[int], dtype: torch.dtype) -> None:
     segments = make_segments(lengths, slots)
     inputs = make_rows(heads, segments, dtype)

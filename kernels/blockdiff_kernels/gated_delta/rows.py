@@ -29,6 +29,9 @@ class DeltaRows(NamedTuple):
         assert self.rows.stride(1) == 1 and self.conv.is_contiguous()
         assert self.states.is_contiguous() and self.tails.is_contiguous()
         assert segments.lengths.shape[0] < 1 << 16, "segments are an axis of the grid"
+        assert segments.longest * self.rows.stride(0) < 1 << 31, (
+            "a segment's rows have int32 places"
+        )
         return {
             "x": self.rows,
             "tails": self.tails,

@@ -23,4 +23,4 @@ def chunk(longest: int) -> int:
 
 def scan(value_dim: int) -> ScanTile:
     """Of the scan over chunks."""
-    return ScanTile(min(32, max(16, power_of_two(value_dim))), 4, 1)
+    return ScanTile(min(32, max(16, power_of_two(value_dim))), num_warps=4, num_stages=2)

@@ -128,4 +128,22 @@ def _mend_reductions() -> None:
 
         return run
 
-    reduce.sum, reduce.min_max = lift(reduce.sum), lift(reduce.min_max)
+    min_max = reduce.min_max
+
+    def of_numbers(self: Any, x: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        places = None if idx_reduce_op is None else _without_empty(idx_reduce_op)
+        return min_max(self, x, val_reduce_op, places)
+
+    reduce.sum, reduce.min_max = lift(reduce.sum), lift(of_numbers)
+
+
+def _without_empty(place: Any) -> Any:
+    """Where nothing is a number the place is the first; 3.9 would raise."""
+
+    def run(data: Array, axis: Any, keepdims: bool) -> Array:
+        if data.dtype.kind == "f":
+            data = np.where(np.isnan(data).all(axis=axis, keepdims=True), 0, data)
+        found: Array = place(data, axis=axis, keepdims=keepdims)
+        return found
+
+    return run

@@ -10,6 +10,7 @@ class Sizes:
 
     hidden: int = 2048
     layers: int = 40
+    attention_every: int = 4  # layers
     heads: int = 16
     kv_heads: int = 2
     head_dim: int = 256
@@ -42,7 +43,7 @@ class Sizes:
             "vocab_size": self.vocabulary,
             "hidden_size": self.hidden,
             "num_hidden_layers": self.layers if layers is None else layers,
-            "full_attention_interval": 4,
+            "full_attention_interval": self.attention_every,
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads,
             "head_dim": self.head_dim,
@@ -74,7 +75,8 @@ class Sizes:
 FULL = Sizes()
 TINY = Sizes(
     hidden=64,
-    layers=4,
+    layers=2,
+    attention_every=2,
     heads=4,
     kv_heads=2,
     head_dim=32,
@@ -82,11 +84,11 @@ TINY = Sizes(
     key_heads=2,
     value_heads=4,
     delta_dim=16,
-    experts=8,
+    experts=4,
     chosen=2,
     inner=32,
     vocabulary=300,
     block=16,
     context=32,
-    rows=(16, 32),
+    rows=(16,),
 )

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from blockdiff_kernels.projection.tiles import (
-    FUSED_ROWS,
+    FUSED_HEADS,
     LARGEST_HEAD,
     LEAST_SHARED,
     LEAST_STEPS,
@@ -28,7 +28,7 @@ def test_tiles_fit_and_keep_scales_and_heads_whole(
     widths = [(0, False), (32, False), (128, False), (24, True), (LARGEST_HEAD, True)]
     row_bits = 32 if weight_bits == 32 else 16
     for rows, (inputs, outputs), (width, is_head) in itertools.product(ROWS, SIZES, widths):
-        if is_head and rows > FUSED_ROWS:
+        if is_head and rows > FUSED_HEADS:
             # such heads are normed by a kernel of their own
             continue
         bits = 48 if is_head else row_bits

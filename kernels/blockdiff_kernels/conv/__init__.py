@@ -9,8 +9,9 @@ mirrored_taps: wR for which preview_conv is silu(causal + mirrored - centre tap)
 
 from torch import Tensor
 
-from blockdiff_kernels.conv import reference
-from blockdiff_kernels.conv.reference import Depthwise, depthwise, steady_depthwise
+from blockdiff_kernels.conv import cpu, reference
+from blockdiff_kernels.conv.reference import Depthwise, steady_depthwise
+from blockdiff_kernels.implementation import CPU, REFERENCE, TRITON, choose
 
 __all__ = [
     "Depthwise",
@@ -20,6 +21,13 @@ __all__ = [
     "preview_conv",
     "steady_depthwise",
 ]
+
+
+def depthwise(extended: Tensor, weight: Tensor) -> Tensor:
+    """silu of the valid depthwise correlation of extended [G, T + k - 1, C] with weight [C, k]."""
+    if choose("conv", extended.device, (REFERENCE, CPU, TRITON)) is CPU:
+        return cpu.depthwise(extended, weight)
+    return reference.depthwise(extended, weight)
 
 
 def causal_conv(

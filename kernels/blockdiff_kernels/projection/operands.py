@@ -1,5 +1,6 @@
 """A source as arguments of a projection's kernel. Knows nothing of weights or tiles."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.norm.triton import gated_rms_norm, rms_norm
 from blockdiff_kernels.pointwise.triton import gated_pair
-from blockdiff_kernels.projection import prologue
+from blockdiff_kernels.projection import prologue, tiles
 from blockdiff_kernels.projection.sources import GatedNormed, GatedPair, Normed, Source
 
 GELU = "gelu_tanh"
@@ -23,6 +24,13 @@ _NONE: Mapping[str, Any] = {
     "GELU": False,
 }
 
+_FUSED_ROWS = {
+    prologue.PLAIN.value: sys.maxsize,
+    prologue.NORMED.value: tiles.FUSED_NORMED,
+    prologue.GATED_NORMED.value: tiles.FUSED_HEADS,
+    prologue.GATED_PAIR.value: tiles.FUSED_PAIRS,
+}
+
 
 class SourceArguments(NamedTuple):
     """What a kernel gets of a source, and what its launcher must know."""
@@ -33,6 +41,7 @@ class SourceArguments(NamedTuple):
     bits: int  # read for a column of a row
     dtype: torch.dtype  # of the rows
     is_normed: bool  # results are divided by the root of the mean square of whole rows
+    fused_rows: int  # up to so many are computed where they are read
     arguments: dict[str, Any]
 
 
@@ -83,8 +92,9 @@ def _gated_normed(source: GatedNormed) -> SourceArguments:
 
 def _make(x: Tensor, inputs: int, bits: int, own: dict[str, Any]) -> SourceArguments:
     arguments = {**_NONE, "x": x, "x_row": x.stride(0), **own}
-    is_normed = arguments["SOURCE"] == prologue.NORMED.value
-    return SourceArguments(x.shape[0], inputs, 0, bits, x.dtype, is_normed, arguments)
+    kind = arguments["SOURCE"]
+    is_normed, most = kind == prologue.NORMED.value, _FUSED_ROWS[kind]
+    return SourceArguments(x.shape[0], inputs, 0, bits, x.dtype, is_normed, most, arguments)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -2,12 +2,16 @@
 
 from typing import NamedTuple
 
-# up to so many rows a source is computed where it is read, again for every tile of outputs
-FUSED_ROWS = 128
+# up to so many rows a source is computed where it is read, again for every tile of outputs; heads
+# and pairs have more bytes than the rows they become
+FUSED_NORMED, FUSED_PAIRS, FUSED_HEADS = 128, 64, 32
+# up to so many rows columns are split
+SPLIT_ROWS = 128
+HOPPER = (9, 0)
 # wider heads than that do not fit beside their gates
 LARGEST_HEAD = 128
-# programs that keep a GPU's memory busy
-PROGRAMS, ENOUGH = 128, 96
+# programs that keep a GPU's memory busy; enough of them, of larger tiles too
+PROGRAMS, ENOUGH, ENOUGH_LARGE = 128, 96, 64
 # fewer tiles of columns for a program do not pay for adding up its sums
 LEAST_STEPS = 4
 MOST_SPLITS = 8
@@ -53,34 +57,38 @@ class Shape(NamedTuple):
 
 def choose(shape: Shape, capability: tuple[int, int]) -> Tile:
     """Tiles, warps, stages and into how many parts columns are split."""
-    rows, outputs = _sides(shape)
+    rows, outputs = _sides(shape, capability)
     columns = shape.columns()
     splits = 1
-    if shape.rows <= FUSED_ROWS:
+    if shape.rows <= SPLIT_ROWS:
         steps = -(-shape.inputs // columns)
         programs = max(_programs(shape, rows, outputs), 1)
         splits = max(1, min(PROGRAMS // programs, steps // LEAST_STEPS, MOST_SPLITS))
     stage = columns * (outputs * shape.weight_bits + rows * shape.row_bits) // 8
     most = SHARED.get(capability, LEAST_SHARED) // stage
     num_stages = max(1, min(max(IN_FLIGHT // stage, 3), 6, most))
-    is_large = rows * outputs > 64 * 128 or (shape.weight_bits == 4 and rows == 64)
+    is_large = rows * outputs > 64 * 128 or (shape.weight_bits < 16 and rows == 64)
     return Tile(rows, outputs, columns, 8 if is_large else 4, num_stages, splits)
 
 
-def _sides(shape: Shape) -> tuple[int, int]:
-    """Rows and outputs of a tile: the largest that leaves work for all of a GPU."""
+def _sides(shape: Shape, capability: tuple[int, int]) -> tuple[int, int]:
+    """Rows and outputs of a tile: the largest that leaves work for all of a GPU.
+
+    What programs read from the L2 cache shrinks with both sides.
+    """
     if shape.weight_bits == 32:
         return (16 if shape.rows <= 16 else 32), 64
-    rows = next((size for size in (16, 32, 64) if shape.rows <= size), 64)
-    if shape.is_head:
-        # a head's columns and their gates fill registers
-        rows = min(rows, 32)
+    rows = next((size for size in (16, 32) if shape.rows <= size), 64)
     # weights that are converted fill more registers
-    is_narrow = shape.weight_bits == 8 or (shape.weight_bits == 4 and rows < 64)
-    sides = [(rows, 64)] if is_narrow else [(rows, 128), (rows, 64)]
-    if shape.rows > FUSED_ROWS:
+    sides = [(rows, 64)] if shape.weight_bits < 16 and rows < 64 else [(rows, 128), (rows, 64)]
+    is_dense = shape.weight_bits == 16
+    if shape.rows > SPLIT_ROWS or (is_dense and shape.rows > 64):
         sides.insert(0, (128, 128))
-    return next((side for side in sides if _programs(shape, *side) >= ENOUGH), sides[-1])
+    if shape.rows > SPLIT_ROWS and is_dense and capability == HOPPER:
+        # sums of such tiles and a residual together do not fit into the registers of others
+        sides.insert(0, (128, 256))
+    enough = ENOUGH if shape.rows <= 64 else ENOUGH_LARGE
+    return next((side for side in sides if _programs(shape, *side) >= enough), sides[-1])
 
 
 def _programs(shape: Shape, rows: int, outputs: int) -> int:

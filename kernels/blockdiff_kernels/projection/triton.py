@@ -85,7 +85,7 @@ def project(
 ) -> Tensor:
     """y [R, N] by ``kernel``, which takes the arguments of ``projection_kernel``."""
     own = source_arguments(source)
-    if own.rows > tiles.FUSED_ROWS or not _fits(own, weights):
+    if own.rows > own.fused_rows or not _fits(own, weights):
         own = source_arguments(Plain(computed(source)))
     tile = tiles.choose(_shape(own, weights), capability(weights.values))
     arguments = _arguments(own, weights, residual, tile)

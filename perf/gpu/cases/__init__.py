@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from perf.gpu.case import OpCase
-from perf.gpu.cases import attention, denoise, gated_delta, head, norm, projection
+from perf.gpu.cases import attention, denoise, gated_delta, head, moe, norm, projection
 from perf.gpu.sizes import Sizes
 
 CASES: dict[str, Callable[[Sizes, Sequence[int]], list[OpCase]]] = {
@@ -11,6 +11,7 @@ CASES: dict[str, Callable[[Sizes, Sequence[int]], list[OpCase]]] = {
     "denoise": denoise.cases,
     "gated_delta": gated_delta.cases,
     "head": head.cases,
+    "moe": moe.cases,
     "norm": norm.cases,
     "projection": projection.cases,
 }

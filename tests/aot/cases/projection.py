@@ -46,8 +46,8 @@ Make = Callable[[int, int], Source]
 SHAPES: list[tuple[str, Make, int, int, bool, tuple[int, ...]]] = [
     ("35b-delta-in", normed, 2048, 12352, False, (32, 64, 128)),
     ("35b-delta-in-normed", plain, 2048, 12352, False, (512, 2048)),
-    ("35b-delta-out", heads, 4096, 2048, True, (32, 64)),
-    ("35b-delta-out-normed", plain, 4096, 2048, True, (512,)),
+    ("35b-delta-out", heads, 4096, 2048, True, (32,)),
+    ("35b-delta-out-normed", plain, 4096, 2048, True, (64, 512, 2048)),
     ("35b-attention-in", normed, 2048, 9216, False, (32, 128)),
     ("35b-attention-out", plain, 4096, 2048, True, (32,)),
     ("mini-attention-in", normed, 2048, 3072, False, (32,)),
@@ -55,7 +55,7 @@ SHAPES: list[tuple[str, Make, int, int, bool, tuple[int, ...]]] = [
     ("flash-attention-in", normed, 4096, 5120, False, (64, 128)),
     ("sdar-30b-in", normed, 2048, 5120, False, (64, 128)),
     ("gemma-dense-in", normed, 2816, 4224, False, (128,)),
-    ("gemma-dense-down", gelu_pair, 2112, 2816, False, (128,)),
+    ("gemma-dense-down", gelu_pair, 2112, 2816, False, (64,)),
     ("gemma-full-out", plain, 8192, 2816, False, (32, 2048)),
 ]
 

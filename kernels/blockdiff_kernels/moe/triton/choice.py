@@ -37,7 +37,7 @@ def keep_groups(b_s, GROUPS: tl.constexpr, KEPT: tl.constexpr, BT: tl.constexpr,
     b_rest = tl.where(o_m[None, None, :] == b_at[:, :, None], float("-inf"), b_g)
     b_sum = b_first + tl.max(b_rest, 2)
     b_kept = tl.zeros([BT, GROUPS], dtype=tl.int32)
-    for _ in tl.static_range(KEPT):
+    for _ in range(0, KEPT):
         is_it = o_g[None, :] == best_of(b_sum, o_g, GROUPS)[:, None]
         b_kept = tl.where(is_it, 1, b_kept)
         b_sum = tl.where(is_it, float("-inf"), b_sum)
@@ -84,7 +84,7 @@ def choice_kernel(
     b_id = tl.full([BT, BK], E + SHARED, dtype=tl.int32)
     b_w = tl.full([BT, BK], float("-inf"), dtype=tl.float32)
     b_taken = tl.zeros([BT, BE], dtype=tl.int32)
-    for i_k in tl.static_range(TOP_K):
+    for i_k in range(0, TOP_K):
         b_best = best_of(b_s, o_e, E)
         is_it = (o_e[None, :] == b_best[:, None]) & m_e[None, :]
         b_value = tl.sum(tl.where(is_it, b_v, 0.0), 1)

@@ -52,11 +52,11 @@ def place_kernel(
         o_t = i_p * BT + tl.arange(0, BT)
         o_i = o_t * (TOP_K + shared)
         b_taken = tl.zeros([BT, BE], dtype=tl.int32)
-        for i_k in tl.static_range(TOP_K):
+        for i_k in range(0, TOP_K):
             b_id = tl.load(ids + o_i + i_k, mask=o_t < limit, other=E)
             b_taken = tl.where(b_id[:, None] == o_e[None, :], 1, b_taken)
         b_place = (b_end - b_n + b_before)[None, :] + tl.cumsum(b_taken, 0) - b_taken
-        for i_k in tl.static_range(TOP_K):
+        for i_k in range(0, TOP_K):
             b_id = tl.load(ids + o_i + i_k, mask=o_t < limit, other=E)
             b_at = tl.sum(tl.where(b_id[:, None] == o_e[None, :], b_place, 0), 1)
             is_own = (b_id >= first) & (b_id < stop)

@@ -39,7 +39,7 @@ def own_mass(b_p, o_e, m_e, E: tl.constexpr, TOP_K: tl.constexpr):
     b_units = tl.maximum(b_units.to(tl.int64), 1)
     b_s = tl.where(m_e[None, :], b_p, float("-inf"))
     b_mass = tl.zeros_like(b_units)
-    for _ in tl.static_range(TOP_K):
+    for _ in range(0, TOP_K):
         is_it = (o_e[None, :] == best_of(b_s, o_e, E)[:, None]) & m_e[None, :]
         b_mass = tl.where(is_it, b_units, b_mass)
         b_s = tl.where(is_it, float("-inf"), b_s)

@@ -11,11 +11,13 @@ from torch import Tensor
 from blockdiff_kernels.head import (
     Controls,
     Entropy,
+    Filters,
     RowDraws,
     Rules,
     choose,
     expect,
     expecting,
+    keeping,
     reference,
 )
 from blockdiff_kernels.head.noise import gumbel_noise
@@ -95,6 +97,37 @@ def test_rows_expect_an_embedding(dtype: torch.dtype, monkeypatch: pytest.Monkey
         found = expect(hidden, weight, 30.0, rules, peaks)
     exact = reference.expect(hidden.double(), weight.double(), 30.0, rules)
     assert_near(found, exact)
+
+
+LISTED = [(5, 0.6), (1, 1.0), (8, 1e-9), (3, 0.99), (0, 1.0), (8, 1.0), (7, 0.3)]
+OTHERS = [(0, 0.9), (0, 1e-9), (66, 1.0), (0, 1.0), (100, 1.0), (0, 0.3), (0, 0.6)]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 10.0])
+@pytest.mark.parametrize(
+    "chosen", [LISTED, OTHERS, LISTED + OTHERS], ids=["listed", "others", "mixed"]
+)
+def test_only_the_best_tokens_are_drawn(
+    chosen: list[tuple[int, float]], temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "PASSES", 10)  # enough for so few tokens
+    hidden, weight = make(14, 260, 70, torch.float32, seed=4)
+    # exact products, so that equal logits are equal everywhere
+    hidden, weight = (hidden * 8).round() / 8, (weight * 64).round() / 64
+    weight[130:260] = weight[:130].clone()
+    top_k = torch.tensor([k for k, _ in (chosen * 2)[:14]], dtype=torch.int32)
+    top_p = torch.tensor([p for _, p in (chosen * 2)[:14]])
+    filters = Filters(top_k, top_p, 8 * (chosen[0] == LISTED[0]), chosen[-1] == OTHERS[-1])
+    own = draws(14, temperature, 0.0, temperature)._replace(filters=filters)
+    plain = Rules(bans(14, 31, 0), own._replace(filters=None))
+    rules = plain._replace(draws=own, live=torch.tensor([13], dtype=torch.int32))
+    with using("triton"):
+        found, free = choose(hidden, weight, None, rules), choose(hidden, weight, None, plain)
+    exact = reference.choose(hidden.double(), weight.double(), None, rules)
+    assert torch.equal(found.tokens[:13], exact.tokens[:13])
+    near = {"rtol": 2e-6, "atol": 4e-6}
+    torch.testing.assert_close(found.log_probs[:13].double(), exact.log_probs[:13], **near)
+    assert not torch.equal(found.tokens[:13], free.tokens[:13]), "nothing was kept from anybody"
 
 
 def test_a_large_vocabulary_and_a_bounded_logit() -> None:

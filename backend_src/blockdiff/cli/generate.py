@@ -158,6 +158,8 @@ def generate(
         truncate_last_block=truncate_last_block,
         deterministic=deterministic,
         expert_statistics_interval=0 if expert_statistics is None else 1,
+        # capturing all shapes takes longer than a few answers
+        cuda_graphs=False,
     )
     engine = _build_engine(loaded, tokenizer, jobs, wanted, draws)
     show = print_json if output is OutputFormat.json else print_text

@@ -17,7 +17,7 @@ from blockdiff.decoding.levenshtein import Choices, Controls
 from blockdiff.decoding.sampling import choose_tokens, entropies
 from blockdiff.engine.decisions import Chosen, block_width, decide, overwrite, spread
 from blockdiff.engine.device_blocks import read_decisions, update_blocks
-from blockdiff.engine.fused_choice import choose_at_once, usable_head
+from blockdiff.engine.fused_choice import choose_at_once, is_possible, usable_head
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import RowRules, make_rules
@@ -112,7 +112,7 @@ def _choose(
     and of the best that is no control token. Works on a tile of logits at a time, or without any.
     """
     head = usable_head(model.output_head, hidden)
-    if head is not None and not rules.has_filters:
+    if head is not None and is_possible(rules, controls is not None):
         return choose_at_once(head, hidden, rules, has_entropy, controls)
     tile = SAMPLED_TILE if rules.draws is not None else GREEDY_TILE
     size, count = max(tile // model.info.vocab_size, 1), len(hidden)

@@ -36,6 +36,14 @@ class RowRules:
         own = self.draws
         return own is not None and bool((own["top_k"] > 0).any() or (own["top_p"] < 1).any())
 
+    def filters(self, count: int) -> dict[str, Array]:
+        """top-k and top-p of all ``count`` rows, off where nothing is drawn."""
+        assert self.draws is not None, "nothing is drawn"
+        top_k, top_p = np.zeros(count, np.int32), np.ones(count, np.float32)
+        top_k[self.draws["rows"]] = self.draws["top_k"]
+        top_p[self.draws["rows"]] = self.draws["top_p"]
+        return {"top_k": top_k, "top_p": top_p}
+
     def whole(self, count: int) -> dict[str, Array]:
         """The rules of all ``count`` rows, a line each: ids that are barred, and how it is drawn.
 

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from blockdiff_kernels.head import cpu, reference
-from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, Peaks, RowDraws, Rules
+from blockdiff_kernels.head.rules import (
+    MOST_LISTED,
+    Choice,
+    Controls,
+    Entropy,
+    Filters,
+    Others,
+    Peaks,
+    RowDraws,
+    Rules,
+)
 from blockdiff_kernels.implementation import TRITON
 from blockdiff_kernels.implementation import choose as implementation_of
 from blockdiff_kernels.packed import is_packed
@@ -20,6 +30,8 @@ __all__ = [
     "Choice",
     "Controls",
     "Entropy",
+    "Filters",
+    "MOST_LISTED",
     "Others",
     "Peaks",
     "RowDraws",

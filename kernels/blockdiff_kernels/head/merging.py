@@ -24,9 +24,10 @@ from blockdiff_kernels.head.scoring import (
     TOTAL,
 )
 
-# Lines of what rows chose: ids and log probabilities; after the latter entropies and ``Peaks``.
+# Lines of what rows chose: ids and log probabilities.
 CHOSEN, GREEDY, OTHER, LAST = (tl.constexpr(line) for line in range(4))
-ENTROPIES, PEAK, PEAK_TOTAL = (tl.constexpr(line) for line in range(4, 7))
+# After log probabilities: entropies, ``Peaks``, logits of the chosen, logarithms of the sums.
+ENTROPIES, PEAK, PEAK_TOTAL, SCORE, LOG_TOTAL = (tl.constexpr(line) for line in range(4, 9))
 
 
 @triton.jit
@@ -78,10 +79,12 @@ def merge_kernel(
             b_s = tl.load(p_n + SPREAD * step, mask=m_p, other=0.0)
             b_s = tl.where(b_best == NEVER, 0.0, b_e * (b_s + b_total * b_d))
             total = tl.sum(b_total * b_e, 0)
-            tl.store(log_probs + PEAK * L + i_t, best)
             tl.store(log_probs + PEAK_TOTAL * L + i_t, total)
             tl.store(log_probs + ENTROPIES * L + i_t, tl.log(total) - tl.sum(b_s, 0) / total)
     tl.store(tokens + CHOSEN * L + i_t, token)
+    tl.store(log_probs + PEAK * L + i_t, best)
+    tl.store(log_probs + SCORE * L + i_t, score)
+    tl.store(log_probs + LOG_TOTAL * L + i_t, log_total)
     tl.store(log_probs + CHOSEN * L + i_t, score - log_total)
     if CONTROLS:
         mask = tl.sum(tl.load(p_n + MASK * step, mask=m_p, other=0.0), 0)

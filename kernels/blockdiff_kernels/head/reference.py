@@ -61,7 +61,8 @@ def _without(scores: Tensor, banned: Tensor) -> Tensor:
 
 
 def _drawn(scores: Tensor, best: Tensor, draws: RowDraws) -> Tensor:
-    found = draw(scores, draws.temperature, draws.keys, draws.filters)
+    filters = None if draws.filters is None else draws.filters[:2]
+    found = draw(scores, draws.temperature, draws.keys, filters)
     return torch.where(draws.temperature > 0, found, best)
 
 

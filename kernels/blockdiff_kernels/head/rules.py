@@ -24,12 +24,26 @@ class Controls(NamedTuple):
     split: int
 
 
+MOST_LISTED = 64
+"""The largest top-k whose tokens kernels look up; a larger one cannot go with a top-p."""
+
+
+class Filters(NamedTuple):
+    """Which tokens rows are drawn from: the ``top_k`` best and, of these, the fewest that reach
+    ``top_p`` of their probability."""
+
+    top_k: Tensor  # [L] int32, 0 is off
+    top_p: Tensor  # [L] float32, 1 is off
+    most_listed: int  # largest top-k of drawn rows up to ``MOST_LISTED``; 0: none has one
+    has_others: bool  # whether a drawn row has a larger top-k, or a top-p alone
+
+
 class RowDraws(NamedTuple):
     """How rows are drawn, [L] each."""
 
     temperature: Tensor  # float32; 0: the row is greedy
     keys: Tensor  # [L, 2] int32 words of ``noise``
-    filters: tuple[Tensor, Tensor] | None = None  # top-k int32, 0 is off; top-p float32, 1 is off
+    filters: Filters | None = None
 
 
 class Rules(NamedTuple):

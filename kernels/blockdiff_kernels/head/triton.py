@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from blockdiff_kernels.head import merging, scoring, tiles
+from blockdiff_kernels.head.keeping import keep_best
 from blockdiff_kernels.head.rules import Choice, Controls, Entropy, Others, Peaks, Rules
 from blockdiff_kernels.launch import capability, ceil_div, launch, power_of_two
 
@@ -36,7 +37,7 @@ def choose(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> C
         "ENTROPY": int(rules.entropy),
         "CONTROLS": rules.controls is not None,
     }
-    arguments = {
+    scoring_arguments = {
         **shared,
         "hidden": hidden.contiguous(),
         "weight": weight,
@@ -53,11 +54,14 @@ def choose(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules) -> C
         "BK": tile.hidden,
     }
     grid = (ceil_div(rows, tile.rows), parts)
-    launch(scoring.score_kernel, grid, arguments, tile.num_warps, tile.num_stages)
+    launch(scoring.score_kernel, grid, scoring_arguments, tile.num_warps, tile.num_stages)
     tokens = hidden.new_empty((4, rows), dtype=torch.int64)
-    log_probs = hidden.new_empty((7, rows), dtype=torch.float32)
+    log_probs = hidden.new_empty((9, rows), dtype=torch.float32)
     arguments = {**shared, "tokens": tokens, "log_probs": log_probs, "BP": power_of_two(parts)}
     launch(merging.merge_kernel, (rows,), arguments)
+    if draws is not None and draws.filters is not None:
+        assert rules.controls is None, "other tokens are those of rows without filters"
+        keep_best(scoring_arguments, draws, tokens, log_probs, tile)
     return _choice(tokens, log_probs, rules)
 
 

@@ -2,10 +2,20 @@
 
 import torch
 
-from blockdiff_kernels.head import Controls, Entropy, Peaks, RowDraws, Rules, expecting, triton
+from blockdiff_kernels.head import (
+    Controls,
+    Entropy,
+    Filters,
+    Peaks,
+    RowDraws,
+    Rules,
+    expecting,
+    triton,
+)
 from tests.aot.case import Case
 
 SCORES, PROBABILITIES = ("score_kernel",), ("probability_kernel",)
+PIVOTS = (*SCORES, "pivot_kernel")
 
 
 def _head(
@@ -21,11 +31,17 @@ def _head(
     rules = {
         "greedy": Rules(ints),
         "drawn": Rules(ints, draws, Entropy.PLAIN),
+        "kept": Rules(ints, draws._replace(filters=Filters(*_limits(hidden), 64, True))),
         "canvas": Rules(ints, draws, Entropy.SCALED),
         "edited": Rules(ints, draws, Entropy.NONE, Controls(5, 6, 7)),
     }[way]
     live = hidden.new_empty(1, dtype=torch.int32)
     triton.choose(hidden, hidden.new_empty(shape), cap, rules._replace(live=live))
+
+
+def _limits(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = len(hidden)
+    return hidden.new_empty(rows, dtype=torch.int32), hidden.new_empty(rows, dtype=torch.float32)
 
 
 def _expect(rows: int, shape: tuple[int, int]) -> None:
@@ -42,6 +58,7 @@ CASES = [
     for rows in (16, 32, 128, 2048)
 ] + [
     Case("head/35b-drawn/L=512", lambda: _head(512, LARGE, "drawn"), SCORES),
+    Case("head/35b-top-k-top-p/L=128", lambda: _head(128, LARGE, "kept"), PIVOTS),
     Case("head/35b-fp32/L=32", lambda: _head(32, LARGE, "drawn", torch.float32)),
     Case("head/llada2-edited/L=128", lambda: _head(128, LLADA, "edited"), SCORES),
     Case("head/sdar-greedy/L=128", lambda: _head(128, SDAR), SCORES),

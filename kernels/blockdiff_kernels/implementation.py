@@ -125,7 +125,7 @@ def choose(
 
 
 def wanted_for(op: str, device_type: str) -> Implementation:
-    """The implementation to take for ``op`` on cpu or cuda if there is one."""
+    """The implementation to take for ``op`` on cpu or cuda if there is one; meta stands for cpu."""
     choices = current_choices()
     wanted = choices.get(op, choices.get(EVERY))
-    return wanted or (CPU if device_type == "cpu" else TRITON)
+    return wanted or (CPU if device_type in ("cpu", "meta") else TRITON)

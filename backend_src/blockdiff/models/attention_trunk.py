@@ -38,6 +38,7 @@ from blockdiff.models.source import ExpertNames, WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.models.weights import Shapes, expert_shapes
 from blockdiff.pages import CachePool, CacheSizes, make_room
+from blockdiff_kernels.embedding import embedding as take_rows
 from blockdiff_kernels.norm import scaled_rms_norm
 from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.projection import Normed
@@ -186,7 +187,7 @@ class AttentionModel(LanguageModel):
             rows = Normed(x, layer.input_norm, eps, NormKind.SCALED)
             x = self.add(x, partial(layer.attention, rows, layout, caches))
             if finishing is not None and layer is self.layers[-1]:
-                x, layout = x.index_select(0, finishing), layout.finishing()
+                x, layout = take_rows(finishing, x), layout.finishing()
                 if not len(x):
                     break
             own_hits = None if hits is None else hits.of(number, layout.row_count)
@@ -195,7 +196,7 @@ class AttentionModel(LanguageModel):
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         if finishing is None:
-            x = x.index_select(0, layout.logit_rows)
+            x = take_rows(layout.logit_rows, x)
         return scaled_rms_norm(x, self.final_norm, eps)
 
     def make_info(self) -> ModelInfo:

@@ -39,6 +39,7 @@ from blockdiff.models.share import Share
 from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, rows_to_finish
 from blockdiff.pages import CachePool, CacheSizes, make_room
+from blockdiff_kernels.embedding import embedding as take_rows
 from blockdiff_kernels.head import Peaks, Rules, expect
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.norm.kinds import NormKind
@@ -145,7 +146,7 @@ class DiffusionGemmaModel(LanguageModel):
         x = self.embed(full.token_ids)
         if canvas.rows.numel():
             signal = caches.signals[canvas.slots, canvas.places]
-            x[canvas.rows] = self.conditioning(x.index_select(0, canvas.rows), signal)
+            x[canvas.rows] = self.conditioning(take_rows(canvas.rows, x), signal)
         finishing, is_canvas = rows_to_finish(full, trace), canvas.is_canvas
         for number, layer in enumerate(self.layers):
             layout = sliding if self.config.layer_types[number] == SLIDING else full
@@ -154,7 +155,7 @@ class DiffusionGemmaModel(LanguageModel):
             mixed = self.group.all_reduce(mixed)
             x = add_normed(x, mixed, layer.attention_norm, eps)
             if finishing is not None and layer is self.layers[-1]:
-                x, is_canvas = x.index_select(0, finishing), is_canvas.index_select(0, finishing)
+                x, is_canvas = take_rows(finishing, x), is_canvas.index_select(0, finishing)
                 layout = layout.finishing()
                 if not len(x):
                     break
@@ -164,7 +165,7 @@ class DiffusionGemmaModel(LanguageModel):
             if trace is not None:
                 trace.record("layer_outputs", number, x)
         if finishing is None:
-            x = x.index_select(0, full.logit_rows)
+            x = take_rows(full.logit_rows, x)
         return plain_rms_norm(x, self.final_norm, eps)
 
     def _layouts(

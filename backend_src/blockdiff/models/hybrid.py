@@ -31,6 +31,7 @@ from blockdiff.models.source import WeightSource
 from blockdiff.models.trunk import LanguageModel, Summand, rows_to_finish
 from blockdiff.models.weights import attention_weights, delta_weights, moe_weights
 from blockdiff.pages import CachePool, CacheSizes, make_room
+from blockdiff_kernels.embedding import embedding as take_rows
 from blockdiff_kernels.norm import rms_norm
 from blockdiff_kernels.norm.kinds import NormKind
 from blockdiff_kernels.projection import Normed, Plain, Source
@@ -136,7 +137,7 @@ class HybridModel(LanguageModel):
         for number, layer in enumerate(self.layers):
             x = self._mix(layer, number, x, layout, caches, trace)
             if finishing is not None and layer is self.layers[-1]:
-                x, layout = x.index_select(0, finishing), layout.finishing()
+                x, layout = take_rows(finishing, x), layout.finishing()
                 if not len(x):
                     break
             own_hits = None if hits is None else hits.of(number, layout.row_count)
@@ -147,7 +148,7 @@ class HybridModel(LanguageModel):
         if trace is not None:
             trace.gather("mixer_probabilities", 2, self.group)
         if finishing is None:
-            x = x.index_select(0, layout.logit_rows)
+            x = take_rows(layout.logit_rows, x)
         return rms_norm(x, self.final_norm, own.rms_norm_eps)
 
     def _mix(

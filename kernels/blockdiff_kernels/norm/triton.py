@@ -109,5 +109,6 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
 
 def _by_heads(x: Tensor) -> Tensor:
     """[..., heads, D] or [..., D] -> [R, heads, D] with the heads of a row side by side."""
-    x = x.reshape(-1, x.shape[-2] if x.dim() > 2 else 1, x.shape[-1])
+    if x.dim() != 3:
+        x = x.contiguous().view(-1, x.shape[-2] if x.dim() > 2 else 1, x.shape[-1])
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -60,8 +60,7 @@ def fuse(plan: RouterPlan | None, experts: Experts, numerics: Numerics) -> Fused
     """
     if plan is None or numerics.is_deterministic or not has_kernel(plan.rule):
         return None
-    # a model without memory is looked at and never run
-    if choose("moe", plan.weight.device) is not TRITON or plan.weight.is_meta:
+    if choose("moe", plan.weight.device) is not TRITON:
         return None
     weights = experts.for_kernels()
     if weights is None:

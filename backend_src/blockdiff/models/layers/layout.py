@@ -32,8 +32,7 @@ class SegmentGroup:
     contexts: Tensor  # [G] int64
     lengths: Tensor | None  # [G] int64; None: all segments have T rows
     rows: Tensor | None  # [G * T] int64 flat rows, padding repeats the last; None: the whole round
-    mask: Tensor | None  # [G, T] bool, False for padding; None: no padding
-    make_look: Callable[[], Look]
+    make_look: Callable[[Tensor | None], Look]  # of its mask
     snapshot_members: Tensor | None  # [N] int64 in the group; None: no snapshots
     snapshot_lines: Tensor | None  # [N] int64 that get copies of those members' states
     flat: FlatGroup | None = None  # None: no op goes by flat rows
@@ -44,9 +43,16 @@ class SegmentGroup:
         return self.host.is_writing
 
     @cached_property
+    def mask(self) -> Tensor | None:
+        """[G, T] bool, False for padding; None: no padding. Ops over flat rows never ask."""
+        if self.lengths is None:
+            return None
+        return torch.arange(self.host.width, device=self.lengths.device) < self.lengths[:, None]
+
+    @cached_property
     def look(self) -> Look:
         """Its attention over pages; made when first asked for, as ops over flat rows never do."""
-        return self.make_look()
+        return self.make_look(self.mask)
 
     def pad(self, x: Tensor) -> Tensor:
         """Flat rows [R, ...] -> [G, T, ...]."""
@@ -135,21 +141,16 @@ def _group(
     page_length: int,
     numerics: Numerics,
 ) -> SegmentGroup:
-    lengths = moved[own + "lengths"]
-    mask = None
-    if group.is_padded:
-        mask = torch.arange(group.width, device=lengths.device) < lengths.unsqueeze(1)
 
-    def make_look() -> Look:
+    def make_look(mask: Tensor | None) -> Look:
         return numerics.look(_sight(group, moved, own, page_length, mask))
 
     return SegmentGroup(
         host=group,
         slots=moved[own + "slots"],
         contexts=moved[own + "contexts"],
-        lengths=lengths if group.is_padded else None,
+        lengths=moved[own + "lengths"] if group.is_padded else None,
         rows=moved.get(own + "rows"),
-        mask=mask,
         make_look=make_look,
         snapshot_members=moved.get(own + "snapshot_members"),
         snapshot_lines=moved.get(own + "snapshot_lines"),

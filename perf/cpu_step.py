@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import torch
@@ -21,8 +22,9 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from torch import Tensor
 
 from blockdiff.errors import BlockdiffError, ConfigError
+from blockdiff.kernel_choice import read_choices, use_kernels
 from blockdiff.models.hybrid import HybridModel
-from blockdiff_kernels.implementation import using
+from blockdiff_kernels.implementation import spell_choices, using
 from perf.command import run_command
 from perf.cpu_parts import parts, step_flops, whole_step
 from perf.random_model import KEYS, random_model
@@ -43,6 +45,7 @@ PLAIN, FAST = "reference", "auto"
 PART_LIMITS = {"fp32": 2e-6, "bf16": 8e-3}
 STEP_LIMIT, STEP_FACTOR = 2e-5, 1.25
 GEMM = 2048
+MOST_ROWS = 1 << 14
 STEP = "whole step"
 HEAD = ("rows", "what", "times", "fp32 definition", "fp32", "ratio", "bf16 definition", "bf16")
 HEAD_RATES = ("ratio", "bf16 against fp32 definition", "bf16 GFLOP/s", "of the GEMM rate")
@@ -75,13 +78,20 @@ class Line:
 
 def run(
     rows: Annotated[str, typer.Option(help="Rows of a step, multiples of 32.")] = "32,256",
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each side; medians count.")] = 7,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Turns of each side; medians count.")
+    ] = 7,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = 1,
     csv_file: Annotated[str | None, typer.Option("--csv", help="Write the lines there.")] = None,
     kernels: Annotated[str, typer.Option(help="The fast side's choices.")] = FAST,
 ) -> None:
     """Time a denoising step and its parts on a random model of 0.6 G parameters."""
     counts = _counts(rows)
+    if spell_choices(read_choices("kernels", kernels)) == PLAIN:
+        raise ConfigError(f"kernels: {PLAIN} is what they are compared with; give others")
+    if csv_file is not None:
+        _check_csv(Path(csv_file))
+    use_kernels(kernels, "cpu")
     torch.set_num_threads(threads)
     clock = time.thread_time if threads == 1 else time.perf_counter
     sides = [Side(dtype, kernels if way == FAST else way) for dtype, way in SIDES]
@@ -107,9 +117,15 @@ def _counts(rows: str) -> list[int]:
         counts = [int(word) for word in rows.split(",")]
     except ValueError:
         raise ConfigError(f"rows: {rows!r} must be numbers with commas between them") from None
-    if any(count < 1 or count % block for count in counts):
-        raise ConfigError(f"rows: {rows!r} must be multiples of {block}, at least {block}")
+    if any(count % block or not block <= count <= MOST_ROWS for count in counts):
+        raise ConfigError(f"rows: {rows!r} must be multiples of {block}, {block} to {MOST_ROWS}")
     return counts
+
+
+def _check_csv(path: Path) -> None:
+    """Raise ConfigError for a file that could not be written after minutes of measuring."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(f"csv: {path} must be a file in a folder that exists")
 
 
 def _load(side: Side, done: Callable[[], None]) -> HybridModel:

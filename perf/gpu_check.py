@@ -26,6 +26,7 @@ from perf.gpu.sizes import FULL, TINY
 from perf.gpu.step import STEP_LABEL
 from perf.gpu.timing import CudaTimer, Deadline, NoTimer, Timer
 
+MOST_SECONDS, MOST_WORKERS = 86_400, 256
 WEIGHTS = ("bfloat16", "fp8", "int4")
 
 
@@ -33,12 +34,15 @@ def gpu_check(given: argparse.Namespace) -> int:
     """Check every kernel, then time it beside what the device allows; returns the exit code."""
     device = check_device(given.device, given.tiny)
     sizes, ops = TINY if given.tiny else FULL, check_ops(given.ops)
+    check_limits(given)
     deadline = Deadline(given.seconds)
-    given.out.mkdir(parents=True, exist_ok=True)
     plan = CheckPlan(str(device), given.tiny, tuple(ops), given.steps)
     verdicts = run_checks(plan, given.workers, deadline)
     if any(not verdict.is_right for verdict in verdicts):
         print("no times: a check is red")
+        return 1
+    if not verdicts:
+        print("no times: there was no time for a check; give more --seconds")
         return 1
     errors = {verdict.label: verdict.error for verdict in verdicts}
     bench = Bench(sizes, device, make_timer(device), deadline, errors)
@@ -73,16 +77,34 @@ def check_device(name: str, tiny: bool) -> torch.device:
         raise ConfigError(f"--device {name}: allowed are cuda and cpu")
     elif not torch.cuda.is_available():
         raise ConfigError("--device cuda: no GPU is here; try --device cpu --tiny")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"--device {name}: allowed are cuda and cpu") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"--device {name}: only {torch.cuda.device_count()} GPUs are here")
+    return device
+
+
+def check_limits(given: argparse.Namespace) -> None:
+    """Make the folder; ConfigError for numbers out of range or a folder that cannot be."""
+    if not 0 < given.seconds <= MOST_SECONDS:
+        raise ConfigError(f"--seconds {given.seconds}: must be more than 0, up to {MOST_SECONDS}")
+    if not 1 <= given.workers <= MOST_WORKERS:
+        raise ConfigError(f"--workers {given.workers}: must be from 1 to {MOST_WORKERS}")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {given.out}: no folder can be there ({error.strerror})") from None
 
 
 def check_ops(text: str) -> list[str]:
     """Names of ops; ConfigError for one that has no cases."""
-    named = [op.strip() for op in text.split(",") if op.strip()]
+    named = dict.fromkeys(op.strip() for op in text.split(","))
     unknown = [op for op in named if op not in CASES]
     if unknown:
-        raise ConfigError(f"--ops {unknown[0]}: not known; some of {', '.join(CASES)}")
-    return named
+        raise ConfigError(f"--ops {unknown[0]!r}: not known; some of {', '.join(CASES)}")
+    return list(named)
 
 
 def make_timer(device: torch.device) -> Timer:

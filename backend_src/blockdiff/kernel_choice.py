@@ -11,6 +11,7 @@ from pathlib import Path
 from blockdiff.errors import ConfigError
 from blockdiff_kernels import implementation
 from blockdiff_kernels.implementation import (
+    AUTO,
     CPU,
     OPS,
     REFERENCE,
@@ -35,13 +36,16 @@ def use_kernels(text: str | None, device: str, deterministic: bool = False) -> N
     ConfigError, one line, for a text that makes no sense and for Triton kernels that cannot run on
     ``device`` (cpu or cuda...) or that were asked for together with ``deterministic``.
     """
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {device!r}; it must be cpu or cuda")
     source = VARIABLE if text is None else "kernels"
     choices = read_choices(source, text)
     shown = f"{source} {spell_choices(choices)}"
     if deterministic and TRITON in choices.values():
         raise ConfigError(f"{shown}: triton does not go with deterministic; leave one of them out")
     with using(spell_choices(choices)):
-        uses_triton = any(wanted_for(op, device.partition(":")[0]) is TRITON for op in OPS)
+        uses_triton = any(wanted_for(op, kind) is TRITON for op in OPS)
     reason = why_no_triton(device) if uses_triton else None
     if reason is not None:
         raise ConfigError(f"{shown}: Triton kernels cannot run here: {reason}")
@@ -51,6 +55,8 @@ def use_kernels(text: str | None, device: str, deterministic: bool = False) -> N
 
 def read_choices(source: str, text: str | None) -> Choices:
     """As ``parse_choices``, None for those in force; ConfigError names ``source``."""
+    if text is not None and not text.strip():
+        raise ConfigError(f"{source}: empty; leave it out, or give {AUTO}")
     try:
         return current_choices() if text is None else parse_choices(text)
     except ValueError as error:

@@ -57,10 +57,10 @@ def parse_choices(text: str) -> Choices:
     Later parts win. Raises ValueError, one line with the part and what is allowed.
     """
     found: dict[str, Implementation] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        op, _, name = part.rpartition("=")
-        op = op or EVERY
-        if op != EVERY and op not in OPS:
+    for part in (part.strip() for part in text.split(",")) if text.strip() else ():
+        op, equals, name = part.rpartition("=")
+        op = op if equals else EVERY
+        if equals and op not in OPS:
             raise ValueError(f"{part!r}: no such op; one of {', '.join(OPS)}")
         if name == AUTO:
             every = found.get(EVERY)

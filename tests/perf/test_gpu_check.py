@@ -127,12 +127,23 @@ def test_what_there_is_no_time_for_is_named(tmp_path: Path, monkeypatch: Any, ca
     [
         (["--device", "cpu"], "only with --tiny"),
         (["--device", "tpu"], "allowed are cuda and cpu"),
-        (["--device", "cpu", "--tiny", "--ops", "norm,mow"], "--ops mow: not known; some of "),
+        (["--device", "cpu", "--tiny", "--ops", "norm,mow"], "--ops 'mow': not known; some of "),
+        ([*SMALL, "--ops", ""], "--ops '': not known"),
+        ([*SMALL, "--seconds", "nan"], "--seconds nan: must be more than 0"),
+        ([*SMALL, "--seconds", "-1"], "--seconds -1.0: must be more than 0"),
+        ([*SMALL, "--workers", "0"], "--workers 0: must be from 1"),
+        ([*SMALL, "--out", __file__], "no folder can be there"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         command.gpu_check(command.parse(["--out", str(tmp_path), *words]))
+
+
+def test_nothing_checked_is_no_success(tmp_path: Path, capsys: Any) -> None:
+    assert _run(tmp_path, "--no-steps", "--seconds", "1e-9") == 1
+    assert "no time for a check" in capsys.readouterr().out
+    assert not (tmp_path / "gpu_check.csv").exists()
 
 
 def test_times_are_shown_beside_their_floor(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.engine import EngineConfig
+from blockdiff.engine.rounds import StepCounts
 from blockdiff.errors import CapacityError, RequestError
 from blockdiff.scheduler.counters import Counters, PageCounts
 from blockdiff.text import TextStream, Tokenizer
@@ -86,6 +87,7 @@ class FakeEngine:
         pass
 
     expert_counts = None
+    step_counts = StepCounts()
     page_counts = PageCounts(1, 1, 0)
 
     def set_pressure(self, pressure: float) -> None:

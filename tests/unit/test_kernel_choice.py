@@ -61,6 +61,9 @@ def test_later_parts_win(text: str, moe: str, head: str) -> None:
     [
         ("fast", "one of auto, reference, cpu, triton"),
         ("moo=cpu", "one of attention,"),
+        ("=reference", "no such op"),
+        (",", "no such implementation"),
+        (" ", "empty"),
         ("auto,head=triton", f"{INTERPRET}=1"),
     ],
 )
@@ -74,6 +77,16 @@ def test_what_cannot_run_is_refused_at_the_start(
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("blockdiff: kernels") and said in last
     assert not current_choices()
+
+
+@pytest.mark.parametrize("device", ["tpu", "", "cudax"])
+@pytest.mark.parametrize("command", ["generate", "logits", "eval"])
+def test_no_kernels_are_blamed_for_an_unknown_device(
+    command: str, device: str, capsys: Any
+) -> None:
+    words = [command, "--model", DEMO, "--device", device, *COMMANDS[command]]
+    assert program.run(words) == 2
+    assert f"device is {device!r}; it must be cpu or cuda" in capsys.readouterr().err
 
 
 def test_variable_is_checked_where_no_flag_is(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -133,3 +146,20 @@ def test_every_rank_gets_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(_Stopped):
         follower.run(orders, None)  # type: ignore[arg-type]
     assert [str(wanted_for(op, "cpu")) for op in ("moe", "head")] == ["cpu", "reference"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--cuda-graphs: needs a GPU"),
+        (["--device", "cpu"], "--cuda-graphs: needs a GPU"),
+        (["--device", "cuda", "--tensor-parallel", "2"], "not together with --tensor-parallel"),
+        (["--device", "cuda", "--kernels", "moe=reference"], "not all are Triton's (moe)"),
+    ],
+)
+def test_graphs_that_cannot_be_are_refused_at_the_start(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.delattr("blockdiff.cli.serve.find_installation")
+    assert program.run(["serve", "--model", DEMO, "--cuda-graphs", *words]) == 2
+    assert said in capsys.readouterr().err

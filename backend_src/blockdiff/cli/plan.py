@@ -72,7 +72,7 @@ def plan(
     gpu: option.Gpu = "h200",
     bandwidth: option.Bandwidth = None,
     flops: option.Flops = None,
-    context: option.Context = 2048,
+    context: option.Context = None,
     batches: option.Batches = "1,4,16,64",
     coreset: option.Coreset = None,
     diversity: option.Diversity = 1.0,
@@ -85,6 +85,8 @@ def plan(
     With --speed: how many tokens a second bytes and operations allow, computed and not measured.
     """
     option.check_flags(_given(command_line), speed)
+    if png is not None:
+        option.check_png(png)
     found = read_model(model)
     if speed:
         # the ops' costs come with torch, which takes seconds to import

@@ -4,6 +4,7 @@ Knows flags and tables; the sums are made in ``blockdiff.planning.speed``.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rich.table import Column, Table
 
 from blockdiff.errors import ConfigError
 from blockdiff.planning import PlannedModel
+from blockdiff.planning.shape import ModelShape
 from blockdiff.planning.speed.devices import find_rates
 from blockdiff.planning.speed.forecast import TOKENS_PER_FORWARD, Forecast, Question, forecast
 from blockdiff.planning.speed.routing import Routing
@@ -28,6 +30,8 @@ LEGEND = (
     "commits: what those of all blocks add to a forward. AR: the same weights, token by token.",
 )
 _SHOWN = (1, 2, 4, 8)
+_USUAL_CONTEXT = 2048
+_MOST_REQUESTS = 4096
 _STATES = {"fp32": 4.0, "bf16": 2.0}
 _WIDE = 148
 
@@ -38,23 +42,58 @@ def make_question(
     """What is asked, from checked flags; ``given`` are those of ``OWN_FLAGS``."""
     if dtype == "fp32":
         raise ConfigError("--dtype fp32: devices have no rate for it here; take bf16 or smaller")
-    states = _STATES.get(given["state_dtype"])
-    if states is None:
-        raise ConfigError(f"--state-dtype {given['state_dtype']}: allowed are fp32 and bf16")
-    experts = model.shape.experts
-    if experts is None and (given["coreset"] is not None or given["diversity"] != 1):
-        raise ConfigError("--coreset, --diversity: this model has no experts; leave them out")
-    if experts is not None and not experts.chosen <= (given["coreset"] or experts.count):
-        raise ConfigError(f"--coreset {given['coreset']}: a row chooses {experts.chosen} experts")
+    states = _check_states(model.shape, given["state_dtype"])
+    _check_routing(model.shape, given["coreset"], given["diversity"])
+    context = given["context"]
+    if context is None:
+        context = min(_USUAL_CONTEXT, model.shape.max_context - block_length)
+    _check_lengths(model.shape, block_length, context)
     return Question(
         shape=model.shape,
         weights=weight_format(dtype, model.stored),
         rates=find_rates(given["gpu"], given["bandwidth"], given["flops"]),
         block_length=block_length,
-        context=given["context"],
+        context=context,
         routing=Routing(given["diversity"], given["coreset"]),
         state_bytes=states,
     )
+
+
+def _check_states(shape: ModelShape, dtype: str) -> float:
+    """Bytes of one number of a recurrent state."""
+    states = _STATES.get(dtype)
+    if states is None:
+        raise ConfigError(f"--state-dtype {dtype}: allowed are fp32 and bf16")
+    if shape.delta is None and dtype != "fp32":
+        raise ConfigError("--state-dtype: this model has no recurrent states; leave it out")
+    return states
+
+
+def _check_routing(shape: ModelShape, coreset: int | None, diversity: float) -> None:
+    experts = shape.experts
+    if experts is None:
+        if coreset is not None or diversity != 1:
+            raise ConfigError("--coreset, --diversity: this model has no experts; leave them out")
+    elif coreset is not None and not experts.chosen <= coreset <= experts.count:
+        raise ConfigError(
+            f"--coreset {coreset}: must be from {experts.chosen} to {experts.count}, as a row "
+            f"chooses {experts.chosen} experts of {experts.count}"
+        )
+
+
+def _check_lengths(shape: ModelShape, block_length: int, context: int) -> None:
+    most = shape.max_context
+    if block_length > most:
+        raise ConfigError(f"--block-length {block_length}: must be from 1 to {most}, the model's")
+    if shape.has_fixed_block and block_length != shape.block_length:
+        raise ConfigError(
+            f"--block-length {block_length}: must be {shape.block_length}, the model's canvas"
+        )
+    if context + block_length > most:
+        raise ConfigError(
+            f"--context {context}: must be from 0 to {most - block_length}, which leaves room for "
+            f"a block in the model's {most}"
+        )
 
 
 def run(asked: Question, dtype: str, batches: str, is_json: bool, png: Path | None) -> None:
@@ -72,9 +111,12 @@ def run(asked: Question, dtype: str, batches: str, is_json: bool, png: Path | No
 
 def _numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 0 < int(part) <= 4096 for part in parts):
-        raise ConfigError(f"--batches {text[:60]!r}: must be numbers from 1 to 4096, e.g. 1,4,16")
-    return [int(part) for part in parts]
+    # int() takes other digits too, and refuses very long numbers in its own words
+    found = [int(part) if re.fullmatch("[0-9]{1,9}", part) else 0 for part in parts]
+    if not all(0 < number <= _MOST_REQUESTS for number in found):
+        most = _MOST_REQUESTS
+        raise ConfigError(f"--batches {text[:60]!r}: must be numbers from 1 to {most}, e.g. 1,4,16")
+    return found
 
 
 def as_json(asked: Question, dtype: str, found: Sequence[Forecast]) -> dict[str, Any]:

@@ -188,6 +188,10 @@ def serve(
         heartbeat_timeout_seconds=heartbeat_timeout,
         start_timeout_seconds=start_timeout,
     )
+    if cuda_graphs is True:
+        # a repository of one's own may name other devices
+        device_known = device or ("cpu" if model_repository is None else "cuda")
+        option.check_cuda_graphs(device_known, tensor_parallel, kernels)
     use_kernels(kernels, device or "cpu", deterministic)
     options = replace(options, weights=_check_first(options, verify))
     installation = find_installation(say)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from blockdiff.errors import ConfigError
+from blockdiff.kernel_choice import OPS, TRITON, read_choices, spell_choices, using, wanted_for
 from blockdiff.weights.identity import WeightsIdentity
 
 Model = Annotated[Path, typer.Option(help="Checkpoint folder.", show_default=False)]
@@ -139,6 +140,21 @@ def as_parameters(**values: bool | int | str | None) -> dict[str, object]:
     """Settings of the engine as a ``config.pbtxt`` has them; None stays: it is not given."""
     words = {True: "yes", False: "no"}
     return {name: words[v] if isinstance(v, bool) else v for name, v in values.items()}
+
+
+def check_cuda_graphs(device: str, tensor_parallel: int | None, kernels: str | None) -> None:
+    """Raise ConfigError where no rounds could be captured, before a server is started for that."""
+    if device.partition(":")[0] != "cuda":
+        raise ConfigError("--cuda-graphs: needs a GPU; give --device cuda, or leave it out")
+    refuse_together("--cuda-graphs", True, "--tensor-parallel", (tensor_parallel or 1) > 1)
+    choices = read_choices("kernels", kernels)
+    with using(spell_choices(choices)):
+        others = [op for op in OPS if wanted_for(op, "cuda") is not TRITON]
+    if others:
+        raise ConfigError(
+            f"--cuda-graphs: not together with kernels {spell_choices(choices)}, not all are "
+            f"Triton's ({', '.join(others)}); leave one of them out"
+        )
 
 
 def refuse_together(one: str, has_one: bool, other: str, has_other: bool) -> None:

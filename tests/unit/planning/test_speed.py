@@ -130,15 +130,31 @@ def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None
         (["--speed", "--flops", "790TFLOP/s"], "give both of them"),
         (["--speed", "--bandwidth", "4.3TB", "--flops", "1TFLOP/s"], "a rate such as 4.3TB/s"),
         (["--speed", "--batches", "1,x"], "numbers from 1 to 4096"),
+        (["--speed", "--batches", "9" * 5000], "numbers from 1 to 4096"),
+        (["--speed", "--batches", "\u0663"], "numbers from 1 to 4096"),
+        (["--speed", "--gpu", "h100", "--flops", "1TFLOP/s"], "--gpu: not with --bandwidth"),
         (["--speed", "--coreset", "4"], "a row chooses 8 experts"),
+        (["--speed", "--coreset", "257"], "must be from 8 to 256"),
+        (["--speed", "--context", "1" + "0" * 24], "--context 1000"),
+        (["--speed", "--block-length", "1" + "0" * 24], "--block-length 1000"),
+        (["--speed", "--png", "/tmp"], "--png /tmp: must end in .png"),
         (["--speed", "--dtype", "fp32"], "take bf16 or smaller"),
         (["--speed", "--state-dtype", "fp8"], "allowed are fp32 and bf16"),
-        (["--speed", "--png", "/nowhere/x.png"], "png /nowhere/x.png: cannot be written"),
+        (
+            ["--speed", "--png", "/nowhere/x.png"],
+            "--png /nowhere/x.png: must be a file in a folder that exists",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: list[str], said: str, capsys: Any) -> None:
     assert program.run(["plan", "--model", str(CLOVER), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_states_of_a_model_without_them_are_refused(capsys: Any) -> None:
+    words = ["plan", "--model", str(CONFIGS / "sdar-8b.json"), "--speed", "--state-dtype", "bf16"]
+    assert program.run(words) == 2
+    assert "--state-dtype: this model has no recurrent states" in capsys.readouterr().err
 
 
 def test_picture_is_drawn(tmp_path: Path, capsys: Any) -> None:

@@ -5,7 +5,6 @@ e = scale * sum_v softmax(l / T)_v W_v over the tokens that are not banned. Know
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,6 +13,7 @@ from blockdiff_kernels.head import tiles
 from blockdiff_kernels.head.parts import NEVER, ban, finite_or_zero, tile_of_logits
 from blockdiff_kernels.head.rules import Peaks, Rules
 from blockdiff_kernels.head.scoring import COLDEST
+from blockdiff_kernels.head.weighing import Sums
 from blockdiff_kernels.launch import capability, ceil_div, launch
 
 # Probabilities that exist at one time: rows times tokens of a part.
@@ -45,7 +45,7 @@ def probability_kernel(
 
 
 def expect(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules, peaks: Peaks) -> Tensor:
-    """See the package docstring; the products with the weights are torch's own."""
+    """See the package docstring."""
     assert rules.draws is not None, "there is no temperature"
     rows, (vocabulary, width) = hidden.shape[0], weight.shape
     tile = tiles.score_tile(rows, weight.element_size(), False, capability(hidden))
@@ -70,13 +70,12 @@ def expect(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules, peak
         "BK": tile.hidden,
     }
     grid = (ceil_div(rows, tile.rows), part // tile.vocabulary)
-    expected = hidden.new_zeros((rows, width), dtype=torch.float32)
+    expected = Sums.begin(rows, weight)
     for first in range(0, vocabulary, part):
         arguments["first"] = first
         launch(probability_kernel, grid, arguments, tile.num_warps, tile.num_stages)
-        count = min(part, vocabulary - first)
-        expected += (probabilities[:, :count] @ weight[first : first + count]).float()
-    return expected.to(weight.dtype)
+        expected.add(probabilities, first, rules.live)
+    return expected.finish()
 
 
 def _part(rows: int, vocabulary: int, tile: int) -> int:

@@ -15,12 +15,13 @@ SLOW_FILES = ("test_against_engine.py", "test_loading_memory.py", "test_quantize
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test-fast` leaves out besides servers."""
+    """Mark what `make test-fast` leaves out besides servers; look at compiled kernels last."""
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0] if here in item.path.parents else ""
         if folder in SLOW or item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: here / "aot" in item.path.parents)
 
 
 @pytest.fixture(autouse=True, scope="module")

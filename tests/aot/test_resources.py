@@ -3,11 +3,6 @@
 Run: pytest tests/aot. After a change: python -m tests.aot --write OP, and read the difference.
 """
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
 from typing import Any
 
 import pytest
@@ -23,26 +18,14 @@ MOST_STACK = 0 if triton.__version__ == PINNED else 16
 COMPILED = ("registers", "stack", "shared", "wgmma", "mma", "blocks_per_sm", "fits")
 
 
-@cache
-def _rows() -> list[Row]:
-    """Compiled in a process of its own: the tests around this one run the interpreter."""
-    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-    environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.aot"], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def _without(names: tuple[str, ...], row: Row) -> dict[str, str]:
     return {name: str(value) for name, value in row.items() if name not in names}
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("op", op_names())
-def test_kernels_fit_and_spill_nothing(op: str) -> None:
-    rows = [row for row in _rows() if row["op"] == op]
+def test_kernels_fit_and_spill_nothing(op: str, compiled: list[Row]) -> None:
+    rows = [row for row in compiled if row["op"] == op]
     assert {row["sm"] for row in rows} == {80, 90, 100}
     for row in rows:
         assert row["stack"] <= MOST_STACK, f"spills: {row}"
@@ -54,11 +37,11 @@ def test_kernels_fit_and_spill_nothing(op: str) -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("op", op_names())
-def test_table_is_the_one_checked_in(op: str) -> None:
+def test_table_is_the_one_checked_in(op: str, compiled: list[Row]) -> None:
     """What another version of the compiler makes of a kernel may differ, what is started not."""
     left_out = () if triton.__version__ == PINNED else COMPILED
     stored = [_without(left_out, row) for row in read_table(op)]
-    found = [_without(left_out, row) for row in _rows() if row["op"] == op]
+    found = [_without(left_out, row) for row in compiled if row["op"] == op]
     changed = [row for row in found if row not in stored]
     gone = [row for row in stored if row not in found]
     assert not changed and not gone, (

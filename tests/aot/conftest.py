@@ -1,0 +1,53 @@
+"""Compiling takes minutes, so it begins as soon as it is known to be wanted, beside other tests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_started: list[subprocess.Popen[str]] = []
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start compiling if any test of this folder is going to run."""
+    is_own = [Path(__file__).parent in item.path.parents for item in session.items]
+    if any(is_own) and not session.config.option.collectonly:
+        # other tests run on one core
+        _started.append(_start(os.cpu_count() or 1 if all(is_own) else 1))
+
+
+def _start(workers: int) -> subprocess.Popen[str]:
+    """A process of its own, as the tests around it run the interpreter, and a patient one."""
+    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    command = ["nice", sys.executable, "-m", "tests.aot", "--workers", str(workers)]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def compiled() -> list[dict[str, Any]]:
+    """The rows that ``python -m tests.aot`` prints."""
+    process = _started[0]
+    out, _ = process.communicate()
+    assert process.returncode == 0, "python -m tests.aot fails; run it to see why"
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def pytest_sessionfinish() -> None:
+    """Leave nothing running if the tests ended before they asked."""
+    for process in _started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

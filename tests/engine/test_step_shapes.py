@@ -87,6 +87,7 @@ def test_a_models_ways_decide_what_is_captured() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
+        ({"graph_blocks": 5}, "graph_blocks: 5 .* a tuple of at least one number"),
         ({"cuda_graphs": "yes"}, "cuda_graphs: 'yes' .* True, False or None"),
         ({"graph_blocks": ()}, "graph_blocks: .* at least one number"),
         ({"graph_blocks": (4, 0)}, "graph_blocks: 0 .* at least 1"),

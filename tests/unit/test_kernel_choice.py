@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from blockdiff.checkpoint.load import require_device
 from blockdiff.cli import main as program
 from blockdiff.cli.doctor import check_kernels
 from blockdiff.embedded.checks import guarded
@@ -22,6 +23,7 @@ from blockdiff_kernels.implementation import (
     spell_choices,
     wanted_for,
 )
+from perf.command import run_command
 
 DEMO = str(Path(__file__).resolve().parents[2] / "demo" / "checkpoint")
 COMMANDS = {
@@ -163,3 +165,26 @@ def test_graphs_that_cannot_be_are_refused_at_the_start(
     monkeypatch.delattr("blockdiff.cli.serve.find_installation")
     assert program.run(["serve", "--model", DEMO, "--cuda-graphs", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("bogus", "no such implementation"), ("moe=triton", f"{INTERPRET}=1")]
+)
+def test_models_and_benchmarks_mind_the_variable(
+    text: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    monkeypatch.setenv(INTERPRET, "0")
+    with pytest.raises(ConfigError, match=f"{VARIABLE}.*{said}"):
+        require_device("cpu")
+    with pytest.raises(SystemExit, match=f"error: {VARIABLE}.*{said}"):
+        run_command("nothing", lambda: None)
+
+
+def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "reference")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert require_device("cuda:1").index == 1
+    with pytest.raises(ConfigError, match="cpu or cuda:0 to cuda:1"):
+        require_device("cuda:2")

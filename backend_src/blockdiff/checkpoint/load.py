@@ -23,6 +23,7 @@ from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import AnyConfig, load_config, read_json, unused_keys
 from blockdiff.errors import ConfigError
+from blockdiff.kernel_choice import use_kernels
 from blockdiff.models.expert_layout import find_layout
 from blockdiff.models.group import ALONE, Group, InOrder
 from blockdiff.models.numerics import PACKED
@@ -163,7 +164,7 @@ def check_files(path: str | Path, dtype: str = "float32") -> CheckedCheckpoint:
 
 
 def require_device(device: str | torch.device) -> torch.device:
-    """The device named, if this machine can compute on it."""
+    """The device named, if this machine can compute on it with the kernels in force."""
     try:
         target = torch.device(device)
     except (RuntimeError, ValueError):
@@ -172,6 +173,12 @@ def require_device(device: str | torch.device) -> torch.device:
         raise ConfigError(f"device is {str(device)!r}; it must be cpu or cuda")
     if target.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {str(device)!r}, but no CUDA device is available; use cpu")
+    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is {str(device)!r}; it must be cpu or cuda:0 to "
+            f"cuda:{torch.cuda.device_count() - 1}"
+        )
+    use_kernels(None, target.type)
     return target
 
 

@@ -74,8 +74,11 @@ class EngineConfig:
             raise ConfigError(
                 f"cuda_graphs: {self.cuda_graphs!r} is not allowed; it must be True, False or None"
             )
-        if not self.graph_blocks:
-            raise ConfigError("graph_blocks: () is not allowed; it must be at least one number")
+        if not isinstance(self.graph_blocks, tuple) or not self.graph_blocks:
+            raise ConfigError(
+                f"graph_blocks: {self.graph_blocks!r} is not allowed; "
+                "it must be a tuple of at least one number"
+            )
         for size in self.graph_blocks:
             _check_integer("graph_blocks", size, 1)
         if self.deterministic and self.cuda_graphs:

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Sequence
 
 from perf.gpu.case import OpCase
-from perf.gpu.cases import attention, denoise, gated_delta, head, moe, norm, projection
+from perf.gpu.cases import attention, denoise, embedding, gated_delta, head, moe, norm, projection
 from perf.gpu.sizes import Sizes
 
 CASES: dict[str, Callable[[Sizes, Sequence[int]], list[OpCase]]] = {
     "attention": attention.cases,
     "denoise": denoise.cases,
+    "embedding": embedding.cases,
     "gated_delta": gated_delta.cases,
     "head": head.cases,
     "moe": moe.cases,
     "norm": norm.cases,
     "projection": projection.cases,
+    "self_conditioning": embedding.conditioning_cases,
 }
 
 

@@ -26,7 +26,7 @@ demo: $(STAMP) ## Start the server, send three prompts, print each block as it a
 serve: $(STAMP) ## Serve demo/checkpoint (or MODEL=DIR) in the foreground
 	@$(BIN)/blockdiff serve --model $(MODEL) $(ARGS)
 
-test: $(STAMP) ## Run all tests, those against the real server included (under 15 minutes on 2 cores)
+test: $(STAMP) ## Run all tests, those against the real server included (about 20 minutes on 2 cores)
 	@$(PYTEST) -m "not install" $(ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start no server and take no seconds each

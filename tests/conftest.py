@@ -11,7 +11,12 @@ import pytest
 
 # Several processes, other people's models, training, measured memory: not for every change.
 SLOW = ("parallel", "oracle", "demo", "embedded", "perf", "aot")
-SLOW_FILES = ("test_against_engine.py", "test_loading_memory.py", "test_quantize_memory.py")
+SLOW_FILES = (
+    *("test_against_engine.py", "test_loading_memory.py", "test_quantize_memory.py"),
+    # whole models of interpreted kernels
+    *("test_interpreted.py", "test_captured_rounds.py", "test_kernels.py"),
+    *("test_flat_delta.py", "test_flat_attention.py", "test_filled_rounds.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,7 +30,7 @@ test: $(STAMP) ## Run all tests, those against the real server included (about 2
 	@$(PYTEST) -m "not install" $(ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start no server and take no seconds each
-	@$(PYTEST) -m "not server and not chaos and not install and not slow" $(ARGS)
+	@$(PYTEST) -n 2 --dist loadfile -m "not server and not chaos and not install and not slow" $(ARGS)
 
 test-install: $(STAMP) ## Try `make demo` on a bare Debian 12 root (needs root and debootstrap; minutes)
 	@$(PYTEST) -m install --timeout 3600 -s tests/install $(ARGS)

@@ -24,7 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0] if here in item.path.parents else ""
-        if folder in SLOW or item.path.name in SLOW_FILES:
+        is_interpreted = item.path.name.startswith("test_triton_")
+        if folder in SLOW or item.path.name in SLOW_FILES or is_interpreted:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: here / "aot" in item.path.parents)
 

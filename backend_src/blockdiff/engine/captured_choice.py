@@ -94,7 +94,8 @@ class CapturedChoice:
         """
         count = len(plan.logit_rows)
         rows = next((size for size in self._rows if size >= count), None)
-        is_unusual = rules.has_filters or block_width(table, plan) > self._width
+        is_unusual = rules.has_filters or rules.needs_logits
+        is_unusual |= block_width(table, plan) > self._width
         if rows is None or is_unusual or len(plan.group_slots) > self._groups:
             return None
         key = _Key(rows, rules.draws is not None)

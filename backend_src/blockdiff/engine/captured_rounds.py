@@ -68,8 +68,7 @@ class CapturedRounds:
             head,
             self._rows,
             self._caches.room.num_slots,
-            model.info.block_length,
-            model.info.control_token_ids,
+            model.info,
         )
 
     def capture(self, hits: ExpertHits | None) -> None:
@@ -112,7 +111,12 @@ class CapturedRounds:
         return rows[: len(batch.logit_rows)]
 
     def decide(
-        self, hidden: Tensor, table: SlotTable, plan: RoundPlan, rules: RowRules
+        self,
+        hidden: Tensor,
+        table: SlotTable,
+        plan: RoundPlan,
+        rules: RowRules,
+        has_entropy: bool,
     ) -> Tensor | None:
         """The plan's groups after a preview with ``hidden`` rows [L, H]; see ``CapturedChoice``.
 
@@ -123,7 +127,7 @@ class CapturedRounds:
         if hidden.data_ptr() != self._rows.data_ptr():
             # of a round that was not replayed
             self._rows[: len(hidden)].copy_(hidden)
-        return self._choice.run(table, plan, rules)
+        return self._choice.run(table, plan, rules, has_entropy)
 
 
 def _least_batch(shape: RoundShape) -> RoundBatch:

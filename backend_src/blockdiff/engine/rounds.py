@@ -67,15 +67,21 @@ class Rounds:
         return self.model.hidden(batch, self.caches, hits=hits), hits
 
     def decide(
-        self, hidden: Tensor, table: SlotTable, plan: RoundPlan, rules: RowRules
+        self,
+        hidden: Tensor,
+        table: SlotTable,
+        plan: RoundPlan,
+        rules: RowRules,
+        has_entropy: bool,
     ) -> Tensor | None:
         """Blocks of the plan's groups by a captured step, as ``device_blocks`` reads them.
 
-        ``hidden``: rows of this round. None: there is no step for it.
+        ``hidden``: rows of this round; ``has_entropy``: some blocks are decided by it. None: there
+        is no step for it.
         """
         if self.captured is None:
             return None
-        packed = self.captured.decide(hidden, table, plan, rules)
+        packed = self.captured.decide(hidden, table, plan, rules, has_entropy)
         self.counts.decided += packed is not None
         return packed
 

@@ -20,6 +20,7 @@ from blockdiff.engine.captured_choice import ChoiceKey, Way
 from blockdiff.engine.recorder import Recorder, Step
 from blockdiff.engine.step_runner import StepRunner
 from blockdiff.engine.step_shapes import LONG, REASONS, SIZE
+from blockdiff.engine.uniform import UniformRounds
 from blockdiff.errors import EngineDeadError
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.transfer import Array
@@ -52,7 +53,7 @@ def requests(model: LanguageModel, count: int) -> list[Request]:
         if uid % 3 == 1:
             ways |= {"temperature": 0.8, "seed": uid} | FILTERS.get(uid, {})
         if facts.uniform is not None:
-            ways = {"denoise_steps": 3}
+            ways = {"denoise_steps": 3, "min_tokens": uid % 3}
         elif facts.supports_autoregressive and uid % 4 == 3:
             ways["mode"] = Mode.AUTOREGRESSIVE
         elif uid % 4 == 2:
@@ -113,6 +114,7 @@ def test_replayed_rounds_decide_the_same(
 
     monkeypatch.setattr(StepRunner, "run", noting)
     monkeypatch.setattr(forward, "_choose", refuse)
+    monkeypatch.setattr(UniformRounds, "_choose", refuse)
     found = play(replayed, requests(model, 9))
     for uid, wanted in expected.items():
         got = found[uid]
@@ -124,12 +126,12 @@ def test_replayed_rounds_decide_the_same(
     assert counts.replayed > 15
     # a short prompt that comes while nobody decodes has no shape
     assert set(counts.plain) <= set(REASONS) and counts.plain[LONG] and counts.plain[SIZE] < 3
+    assert counts.decided > (15 if model.info.uniform is None else 5)
     if model.info.uniform is None:
         choices = [key for key in used if isinstance(key, ChoiceKey)]
         assert {key.way for key in choices} == set(Way)
         has_entropy = {key.has_entropy for key in choices}
         assert has_entropy == {False, "entropy_bounded" in model.info.algorithms}
-        assert counts.decided > 15
     assert plain.step_counts.replayed == 0 and not plain.step_counts.plain
     mine, theirs = replayed.publish_statistics(), plain.publish_statistics()
     if model.info.num_experts:
@@ -143,6 +145,7 @@ KERNEL_CASES: list[tuple[str, dict[str, Any]]] = [
     ("hybrid C", {"top_k": 5, "top_p": 0.9}),
     ("llada2", {"top_p": 0.7}),
     ("sdar", {"algorithm": "entropy_bounded", "entropy_bound": 3.0, "denoise_steps": None}),
+    ("diffusion_gemma", {"temperature": 0.0}),
 ]
 
 
@@ -168,11 +171,28 @@ def test_replayed_kernels_decide_the_same(
 
     expected = decide(tmp_path / "plain", None)
     monkeypatch.setattr(forward, "_choose", refuse)
+    monkeypatch.setattr(UniformRounds, "_choose", refuse)
     with using("triton"):
         found = decide(tmp_path / "replayed", HostRecorder())
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.token_ids == theirs.token_ids
         np.testing.assert_allclose(mine.log_probs, theirs.log_probs, rtol=1e-3, atol=1e-3)
+
+
+def test_canvases_that_fill_up_leave_progress_alone(tmp_path: Path) -> None:
+    model, engines = make_model("diffusion_gemma", tmp_path), []
+    for recorder in (None, HostRecorder()):
+        config = EngineConfig(max_slots=1, max_context=32, graph_blocks=(2,))
+        engines.append(Engine(model, config, recorder=recorder))
+        engines[-1].warm_up()
+        # a canvas with places of its own is like none that fills up
+        own = request(0, (5, 4), max_tokens=8, denoise_steps=3, pinned=((1, 9), (2, 4)))
+        play(engines[-1], [own])
+    plain, kept = engines[0]._uniform, engines[1]._rounds.canvases
+    assert plain is not None and kept is not None and engines[1].step_counts.decided == 3
+    assert plain._progress.best.any()
+    for mine, theirs in zip(kept.progress, plain._progress, strict=True):
+        np.testing.assert_array_equal(mine[:1], theirs)
 
 
 class _Broken:

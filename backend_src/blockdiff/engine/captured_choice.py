@@ -18,6 +18,7 @@ from blockdiff.engine.decisions import block_width
 from blockdiff.engine.device_blocks import NO_ROW, block_arrays
 from blockdiff.engine.fused_choice import has_others, is_possible
 from blockdiff.engine.row_rules import RowRules
+from blockdiff.engine.static_buffers import lay
 from blockdiff.engine.step_runner import StepRunner
 from blockdiff.models.base import ModelInfo, OutputHead
 from blockdiff.scheduler import RoundPlan, SlotTable
@@ -136,9 +137,9 @@ class CapturedChoice:
         arrays["live"][0] = count
         own = rules.whole(count) | (rules.filters(count) if key.way >= Way.LISTED else {})
         for name, array in own.items():
-            _lay(array, arrays[name])
+            lay(array, arrays[name])
         for name, array in block_arrays(table, plan).items():
-            _lay(array, arrays[f"block.{name}"])
+            lay(array, arrays[f"block.{name}"])
         (packed,) = self._runner.run(key, arrays)
         return packed[: len(plan.group_slots)]
 
@@ -152,8 +153,3 @@ def _draws(way: Way, moved: Mapping[str, Tensor]) -> RowDraws | None:
         limits = (moved["top_k"], moved["top_p"])
         filters = Filters(*limits, MOST_LISTED, way is Way.FILTERED)
     return RowDraws(moved["temperature"], moved["keys"], filters)
-
-
-def _lay(array: Array, room: Array) -> None:
-    """Put ``array`` into the first corner of ``room``."""
-    room[tuple(slice(size) for size in array.shape)] = array

@@ -26,11 +26,11 @@ demo: $(STAMP) ## Start the server, send three prompts, print each block as it a
 serve: $(STAMP) ## Serve demo/checkpoint (or MODEL=DIR) in the foreground
 	@$(BIN)/blockdiff serve --model $(MODEL) $(ARGS)
 
-test: $(STAMP) ## Run all tests, those against the real server included (under 15 minutes on 2 cores)
-	@$(PYTEST) -m "not install" $(ARGS)
+test: $(STAMP) ## Run all tests, those against the real server included (about 13 minutes on 2 cores)
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not install" $(ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start no server and take no seconds each
-	@$(PYTEST) -m "not server and not chaos and not install and not slow" $(ARGS)
+	@$(PYTEST) -n 2 --dist loadfile -m "not server and not chaos and not install and not slow" $(ARGS)
 
 test-install: $(STAMP) ## Try `make demo` on a bare Debian 12 root (needs root and debootstrap; minutes)
 	@$(PYTEST) -m install --timeout 3600 -s tests/install $(ARGS)

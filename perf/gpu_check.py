@@ -115,15 +115,22 @@ def make_timer(device: torch.device) -> Timer:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; ends the program where it makes no sense."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("gpu_check", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(
+        "python -m perf.gpu_check", description=__doc__, formatter_class=form
+    )
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for gpu_check.csv and gpu_check.png")
-    add("--device", default="cuda", help="cuda, or cpu with --tiny")
+    add("--device", default="cuda", help="cuda, or cpu with --tiny (%(default)s)")
     add("--tiny", action="store_true", help="small sizes; for the interpreter, times nothing")
     add("--ops", default=",".join(CASES), help="only these (default: %(default)s)")
-    add("--seconds", type=float, default=330.0, help="begin nothing after so long")
+    add(
+        "--seconds",
+        type=float,
+        default=330.0,
+        help="begin no case later (%(default)s)",
+    )
     add("--no-steps", dest="steps", action="store_false", help="leave out whole steps")
-    add("--workers", type=int, default=6, help="processes that compile and check")
+    add("--workers", type=int, default=6, help="processes that compile and check (%(default)s)")
     return parser.parse_args(arguments)
 
 

@@ -163,9 +163,12 @@ def test_a_closed_pipe_is_quiet(fake: FakeTriton) -> None:
     assert (done.stdout, done.stderr) == (b"x", b"")
 
 
-def heed_interrupts() -> None:
-    """As at a terminal; a test run in the background has inherited that SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# As at a terminal; a test run in the background has inherited that SIGINT is ignored. Not between
+# fork and exec: the server's threads live in this process, and gRPC does not survive that always.
+HEEDING_INTERRUPTS = (
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "runpy.run_module('blockdiff_client.cli', run_name='__main__', alter_sys=True)"
+)
 
 
 class Terminal:
@@ -176,13 +179,12 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
         environment.pop("NO_COLOR", None)
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [sys.executable, "-c", HEEDING_INTERRUPTS, *arguments],
             stdin=child_fd,
             stdout=child_fd,
             stderr=child_fd,
             env=environment,
             start_new_session=True,
-            preexec_fn=heed_interrupts,
         )
         os.close(child_fd)
         self.output = ""

@@ -3,12 +3,11 @@
 Knows flags, files and output; the engine does the work.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -22,18 +21,17 @@ from blockdiff.cli.engine_options import (
     optional_bytes,
 )
 from blockdiff.cli.expert_statistics import check_file, write_statistics
-from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line
+from blockdiff.cli.generate_lines import build_jobs, ids_flag, json_flag, read_requests
 from blockdiff.cli.loading import (
     load_tokenizer,
     load_with_progress,
     naming,
     progress_bar,
-    read_lines,
 )
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
-from blockdiff.cli.request_lines import Job, build_request
+from blockdiff.cli.request_lines import Job
 from blockdiff.cli.run_jobs import Outcome, require_success, run_jobs
 from blockdiff.cli.show_outcome import print_json, print_text
 from blockdiff.core import Mode
@@ -114,9 +112,9 @@ def generate(
     """Generate text without a server, for one prompt or for a file of requests."""
     flags: dict[str, Any] = {
         "prompt": prompt,
-        "messages": _from_json("messages", messages),
-        "input_ids": _ids("input_ids", input_ids),
-        "tools": _from_json("tools", tools),
+        "messages": json_flag("messages", messages),
+        "input_ids": ids_flag("input_ids", input_ids),
+        "tools": json_flag("tools", tools),
         "enable_thinking": enable_thinking,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
@@ -131,9 +129,9 @@ def generate(
         "top_p": top_p,
         "seed": seed,
         "stop": stop or None,
-        "pinned": _from_json("pinned", pinned),
+        "pinned": json_flag("pinned", pinned),
         "suffix": suffix,
-        "suffix_ids": _ids("suffix_ids", suffix_ids),
+        "suffix_ids": ids_flag("suffix_ids", suffix_ids),
         "gap": gap,
         "ignore_eos": ignore_eos or None,
         "mode": None if mode is None else str(mode),
@@ -141,7 +139,7 @@ def generate(
     use_kernels(kernels, device, deterministic)
     if expert_statistics is not None:
         check_file(expert_statistics)
-    lines = _lines(requests, {k: v for k, v in flags.items() if v is not None})
+    lines = read_requests(requests, {k: v for k, v in flags.items() if v is not None})
     tokenizer = load_tokenizer(model)
     parallel = ParallelSettings(
         tensor_parallel, tensor_parallel_timeout, deterministic=deterministic
@@ -149,7 +147,7 @@ def generate(
     loaded = load_with_progress(model, device, dtype, parallel)
     if expert_statistics is not None and not loaded.info.num_experts:
         raise ConfigError("expert-statistics: this model has no experts; leave it out")
-    jobs = _build_jobs(lines, loaded, tokenizer)
+    jobs = build_jobs(lines, loaded, tokenizer)
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
     wanted = EngineConfig(
         max_slots=concurrency,
@@ -175,60 +173,6 @@ def generate(
     if expert_statistics is not None:
         _write_statistics(engine, expert_statistics)
     require_success(outcomes)
-
-
-class _Line(NamedTuple):
-    place: str
-    """Where the request was given, for error texts; empty for flags."""
-    fields: RequestLine
-
-
-def _from_json(flag: str, text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{flag}: not JSON ({error.msg} at column {error.colno})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{flag}: not JSON of ordinary depth and numbers") from error
-
-
-def _ids(flag: str, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")] if text.strip() else []
-    except ValueError as error:
-        raise ConfigError(
-            f"{flag}: {text[:60]!r} must be token ids separated by commas, e.g. 1,2,3"
-        ) from error
-
-
-def _lines(path: Path | None, flags: Mapping[str, Any]) -> list[_Line]:
-    """The checked lines of ``--requests`` (flags are their defaults), or the one made by flags."""
-    if path is None:
-        return [_Line("", check_fields(flags))]
-    for field in ("prompt", "messages", "input_ids"):
-        if field in flags:
-            raise ConfigError(f"{field}, requests: only one of them may be given")
-    lines = []
-    for place, text in read_lines("requests", path):
-        with naming(place):
-            lines.append(_Line(place, check_fields({**flags, **parse_line(text)})))
-    return lines
-
-
-def _build_jobs(
-    lines: Sequence[_Line], model: BlockDiffusionModel, tokenizer: Tokenizer | None
-) -> list[Job]:
-    jobs = []
-    for uid, (place, fields) in enumerate(lines):
-        with naming(place):
-            request = build_request(fields, uid, model.info, tokenizer)
-        seconds = fields.arrive_after_seconds
-        jobs.append(Job(request, fields.name, seconds, place, fields.inputs))
-    return jobs
 
 
 def _build_engine(

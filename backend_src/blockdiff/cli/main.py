@@ -66,11 +66,12 @@ COMMANDS = {
     "plan": Command(
         "blockdiff.cli.plan",
         "plan",
-        "Say what memory a model needs and how many requests fit.",
+        "Say what memory a model needs and how many requests fit, or how fast it could be at most.",
         (
             "blockdiff plan --model demo/checkpoint --device-memory 2GiB",
             "blockdiff plan --model config.json --device-memory 80GiB --dtype int8 "
             "--tensor-parallel 2 --max-context 32768",
+            "blockdiff plan --model config.json --speed --gpu h100 --dtype fp8 --png speed.png",
         ),
     ),
     "weights": Command(

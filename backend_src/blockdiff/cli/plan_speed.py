@@ -17,7 +17,7 @@ from blockdiff.errors import ConfigError
 from blockdiff.planning import PlannedModel
 from blockdiff.planning.shape import ModelShape
 from blockdiff.planning.speed.devices import find_rates
-from blockdiff.planning.speed.forecast import TOKENS_PER_FORWARD, Forecast, Question, forecast
+from blockdiff.planning.speed.forecast import Forecast, Question, forecast
 from blockdiff.planning.speed.routing import Routing
 from blockdiff.planning.speed.weights import weight_format
 
@@ -27,7 +27,9 @@ NOTE = (
 )
 LEGEND = (
     "experts: read in each layer. TPF n: tokens/s where n tokens settle per forward and request.",
-    "commits: what those of all blocks add to a forward. AR: the same weights, token by token.",
+    "commits: what those of all blocks add to a forward; few rows choose other experts than the",
+    "previews, many the same. AR: the same weights, token by token.",
+    "Whether weights and requests fit in memory: blockdiff plan without --speed.",
 )
 _SHOWN = (1, 2, 4, 8)
 _USUAL_CONTEXT = 2048
@@ -102,7 +104,7 @@ def run(asked: Question, dtype: str, batches: str, is_json: bool, png: Path | No
     if png is not None:
         from blockdiff.cli.speed_picture import draw
 
-        draw(png, asked, found)
+        draw(png, asked, dtype, found)
     if is_json:
         typer.echo(json.dumps(as_json(asked, dtype, found), indent=1))
     else:
@@ -116,7 +118,7 @@ def _numbers(text: str) -> list[int]:
     if not all(0 < number <= _MOST_REQUESTS for number in found):
         most = _MOST_REQUESTS
         raise ConfigError(f"--batches {text[:60]!r}: must be numbers from 1 to {most}, e.g. 1,4,16")
-    return found
+    return sorted(set(found))
 
 
 def as_json(asked: Question, dtype: str, found: Sequence[Forecast]) -> dict[str, Any]:
@@ -143,8 +145,8 @@ def _batch_as_json(asked: Question, one: Forecast) -> dict[str, Any]:
         "distinct_experts": one.distinct_experts,
         "forward_seconds": one.forward_seconds,
         "commit_seconds": one.commit_seconds,
-        "tokens_per_second": {n: one.tokens_per_second(n) for n in TOKENS_PER_FORWARD},
-        "with_commits": {n: one.with_commits(n) for n in TOKENS_PER_FORWARD},
+        "tokens_per_second": {n: one.tokens_per_second(n) for n in asked.tokens_per_forward},
+        "with_commits": {n: one.with_commits(n) for n in asked.tokens_per_forward},
         "autoregressive_seconds": one.autoregressive_seconds,
         "autoregressive_tokens_per_second": one.autoregressive_tokens_per_second,
         "break_even_tokens_per_forward": one.break_even,
@@ -170,11 +172,12 @@ def show(asked: Question, dtype: str, found: Sequence[Forecast]) -> None:
     console.print(f"blocks of {asked.block_length}, context {asked.context:,}{_routing(asked)}")
     console.print(NOTE, soft_wrap=True)
     names = ["batch", "rows", "experts", "forward, ms", "forwards/s"]
-    names += [f"TPF {n}" for n in _SHOWN]
+    shown = [n for n in _SHOWN if n in asked.tokens_per_forward]
+    names += [f"TPF {n}" for n in shown]
     names += ["commits, ms", "AR, ms", "AR tokens/s", "TPF to match"]
     table = Table(*(Column(name, justify="right") for name in names))
     for one in found:
-        table.add_row(*_cells(one))
+        table.add_row(*_cells(one, shown))
     console.print(table)
     for line in LEGEND:
         console.print(line)
@@ -190,17 +193,22 @@ def _routing(asked: Question) -> str:
     return said + (f", {own.diversity:.0%} of the rows anew" if own.diversity < 1 else "")
 
 
-def _cells(one: Forecast) -> list[str]:
+def _cells(one: Forecast, shown: Sequence[int]) -> list[str]:
     experts = "-" if one.distinct_experts is None else f"{one.distinct_experts:.0f}"
     return [
         str(one.batch),
         str(one.rows),
         experts,
-        f"{one.forward_seconds * 1e3:.2f}",
+        _milliseconds(one.forward_seconds),
         f"{1 / one.forward_seconds:.1f}",
-        *(f"{one.tokens_per_second(n):,.0f}" for n in _SHOWN),
-        f"{one.commit_seconds * 1e3:.2f}",
-        f"{one.autoregressive_seconds * 1e3:.2f}",
+        *(f"{one.tokens_per_second(n):,.0f}" for n in shown),
+        _milliseconds(one.commit_seconds),
+        _milliseconds(one.autoregressive_seconds),
         f"{one.autoregressive_tokens_per_second:,.0f}",
         f"{one.break_even:.1f}",
     ]
+
+
+def _milliseconds(seconds: float) -> str:
+    """Two digits after the point, or two that say something."""
+    return f"{seconds * 1e3:.2f}" if seconds >= 1e-4 else f"{seconds * 1e3:.2g}"

@@ -9,7 +9,7 @@ from blockdiff.planning.speed.forecast import Forecast, Question
 _LINES = (1, 2, 4, 8)
 
 
-def draw(path: Path, asked: Question, found: Sequence[Forecast]) -> None:
+def draw(path: Path, asked: Question, dtype: str, found: Sequence[Forecast]) -> None:
     """Write a PNG; ConfigError without matplotlib or where the file cannot be written."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,16 +20,20 @@ def draw(path: Path, asked: Question, found: Sequence[Forecast]) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     batches = [one.batch for one in found]
-    for number in _LINES:
+    for number in filter(asked.tokens_per_forward.__contains__, _LINES):
         speeds = [one.tokens_per_second(number) for one in found]
-        axes.plot(batches, speeds, marker="o", label=f"{number} tokens per forward")
+        label = f"{number} token{'s' if number > 1 else ''} per forward"
+        axes.plot(batches, speeds, marker="o", label=label)
     alone = [one.autoregressive_tokens_per_second for one in found]
     axes.plot(batches, alone, color="black", linestyle="--", label="one token at a time")
     axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.set_yscale("log")
     axes.set_xlabel("requests at once")
     axes.set_ylabel("tokens per second, ceiling")
-    axes.set_title(f"{asked.shape.family} on {asked.rates.name}: computed, not measured")
+    lengths = f"blocks of {asked.block_length}, context {asked.context:,}"
+    title = f"{asked.shape.family} in {dtype} on {asked.rates.name}: computed, not measured"
+    axes.set_title(f"{title}\n{lengths}", fontsize="medium")
     axes.grid(True, which="both", alpha=0.3)
     axes.legend()
     try:

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import ClientError
+from ..errors import Cancelled, ClientError
 from ..sync import BlockStream, Client
 from ..types import Generation
 from .exits import DONE, exit_code
+from .interrupts import Interrupts
 from .screen import Screen
 
 HELP = (
@@ -78,12 +79,12 @@ class Chat:
         system = [{"role": "system", "content": self._system}] if self._system else []
         messages = [*system, *self._turns]
         try:
-            with self._client.stream(messages=messages, **self._options) as stream:
-                generation = self._show(stream)
-        except KeyboardInterrupt:
-            self._turns.pop()
-            self._screen.remark("cancelled")
-            return
+            with (
+                Interrupts() as interrupts,
+                self._client.stream(messages=messages, **self._options) as stream,
+            ):
+                interrupts.watch(stream)
+                generation = self._show(stream, interrupts)
         except ClientError as error:
             self._turns.pop()
             self._last_code = exit_code(error)
@@ -92,14 +93,15 @@ class Chat:
         self._last_code = DONE
         self._remember(generation)
 
-    def _show(self, stream: BlockStream) -> Generation:
+    def _show(self, stream: BlockStream, interrupts: Interrupts) -> Generation:
         note = ""
         self._screen.wait()
         try:
             for event in stream:
                 self._screen.block(event)
-        except KeyboardInterrupt:
-            stream.cancel()
+        except Cancelled:
+            if not interrupts.has_come:
+                raise
             note = "cancelled"
         self._screen.footnote(stream.generation, note)
         return stream.generation

@@ -15,7 +15,7 @@ from blockdiff.planning.speed.step import Rows, StepKernel, step_kernels
 from blockdiff.planning.speed.weights import WeightFormat
 from blockdiff_kernels.cost import Cost
 
-TOKENS_PER_FORWARD = tuple(range(1, 9))
+MOST_TOKENS_PER_FORWARD = 8
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Question:
     context: int
     routing: Routing = Routing()
     state_bytes: float = 4.0
+
+    @property
+    def tokens_per_forward(self) -> range:
+        """Numbers that are looked at; a block has no more than it has places."""
+        return range(1, min(MOST_TOKENS_PER_FORWARD, self.block_length) + 1)
 
     def distinct(self, segments: int, rows: int, routing: Routing) -> float:
         """Experts of a layer that segments of ``rows`` rows use; 0 where there are none."""

@@ -25,7 +25,7 @@ from blockdiff.decoding.uniform import (
 )
 from blockdiff.engine.canvas_rules import CanvasRules, make_canvas_rules
 from blockdiff.engine.device_blocks import read_decisions
-from blockdiff.engine.device_canvases import DeviceCanvases
+from blockdiff.engine.device_canvases import DeviceCanvases, canvas_arrays
 from blockdiff.engine.forward import SAMPLED_TILE, make_batch, with_top
 from blockdiff.engine.fused_choice import usable_head
 from blockdiff.engine.rounds import Rounds
@@ -75,23 +75,48 @@ class UniformRounds:
             return NOTHING
         places = self._places(table, slots)
         rules = make_canvas_rules(table, plan, places)
-        step, top = self._choose(hidden, places, rules, caches)
         fresh = self._draws.fresh(places).reshape(len(slots), -1)
-        is_device = choose("denoise", hidden.device) is TRITON
-        wanted: Sequence[Tensor] = step
-        if is_device:
-            wanted = [self._device_canvases.renew(table, slots, step, fresh)]
+        own = (table, plan, places)
+        packed = self._replayed(rounds, hidden, rules, own, fresh)
+        wanted: Sequence[Tensor] = [] if packed is None else [packed]
+        top: list[Tensor] = []
+        if packed is None:
+            step, top = self._choose(hidden, places, rules, caches)
+            canvases = self._canvases(rounds, hidden.device)
+            wanted = step if canvases is None else [canvases.renew(table, slots, step, fresh)]
         counts = statistics.due(hits)
         found = fetch([*wanted, *top, *counts])
         if counts:
             statistics.publish(found.pop())
         tops = [found.pop() for _ in top]
-        if is_device:
+        if not isinstance(wanted, Step):
             decisions = read_decisions(found[0], fresh.shape[1])
         else:
             said = Chosen(*(line.reshape(fresh.shape) for line in found))
             decisions = self._decide(table, slots, said, fresh)
         return decisions if rules.top is None else with_top(decisions, plan, rules.top, tops)
+
+    def _canvases(self, rounds: Rounds, device: torch.device) -> DeviceCanvases | None:
+        """What decides on the device and keeps progress there; None: the host does."""
+        if rounds.canvases is not None:
+            return rounds.canvases
+        return self._device_canvases if choose("denoise", device) is TRITON else None
+
+    def _replayed(
+        self,
+        rounds: Rounds,
+        hidden: Tensor,
+        rules: CanvasRules,
+        where: tuple[SlotTable, RoundPlan, Places],
+        fresh: Ints,
+    ) -> Tensor | None:
+        """The canvases after this step by a captured one, which stores signals; None: by none."""
+        table, plan, places = where
+        keys = None if rounds.canvases is None else self._draws.keys(places)
+        if keys is None or rules.needs_logits:
+            return None
+        rows = _by_row(rules, keys)
+        return rounds.renew(hidden, rows, canvas_arrays(table, plan.group_slots, fresh))
 
     def _places(self, table: SlotTable, slots: Ints) -> Places:
         """All places of the canvases of ``slots`` [G], laid end to end."""
@@ -116,7 +141,7 @@ class UniformRounds:
         assert count == len(places.places), "a preview decides its whole canvas"
         keys, head = self._draws.keys(places), usable_head(model.output_head, hidden)
         if head is not None and keys is not None and not rules.needs_logits:
-            return self._choose_at_once(hidden, head, keys, dict(rules.arrays), caches), []
+            return self._choose_at_once(hidden, head, _by_row(rules, keys), caches), []
         device = to_device(rules.arrays, model.device)
         sample = self._draws.sampler(places, model.device)
         size = max(SAMPLED_TILE // model.info.vocab_size, 1)
@@ -144,13 +169,10 @@ class UniformRounds:
         self,
         hidden: Tensor,
         head: OutputHead,
-        keys: Ints,
         arrays: dict[str, npt.NDArray[Any]],
         caches: ModelCaches,
     ) -> Step:
         """``_choose`` by kernels that keep no logits."""
-        pairs = (arrays.pop("banned_rows"), arrays.pop("banned_ids"))
-        arrays |= {"banned": banned_ids((), pairs, len(hidden)), "keys": as_words(keys)}
         moved = to_device(arrays, hidden.device)
         draws = heads.RowDraws(moved["temperature"], moved["keys"])
         rules = heads.Rules(moved["banned"], draws, heads.Entropy.SCALED)
@@ -183,6 +205,13 @@ class UniformRounds:
             is_open=~finished[:, None] & ~is_pinned,
             is_settled=np.ones(len(slots), np.bool_),
         )
+
+
+def _by_row(rules: CanvasRules, keys: Ints) -> dict[str, npt.NDArray[Any]]:
+    """Arrays of ``rules`` as kernels read them: bans a line [L, W] each, keys [L, 2] in words."""
+    arrays = dict(rules.arrays)
+    pairs = (arrays.pop("banned_rows"), arrays.pop("banned_ids"))
+    return arrays | {"banned": banned_ids((), pairs, len(keys)), "keys": as_words(keys)}
 
 
 def decide_step(

@@ -69,12 +69,12 @@ class BadStrings:
     def _run(self, token_ids: Sequence[int]) -> tuple[int, bytes]:
         state, tokens = self._state, self._vocabulary.tokens
         for count, token in enumerate(token_ids):
-            after: bytes | None = state
+            after = state
             for byte in tokens[token] if token < len(tokens) else b"":
-                after = self._step(after, byte)
-                if after is None:
+                found = self._step(after, byte)
+                if found is None:
                     return count, state
-            assert after is not None, "checked above"
+                after = found
             state = after
         return len(token_ids), state
 
@@ -103,7 +103,7 @@ class BadStrings:
     def _mask(self) -> Bits:
         if not self._state:
             inside = [self._vocabulary.containing(bad) for bad in self._strings]
-            return ~self._vocabulary.bits(np.concatenate(inside))
+            return self._vocabulary.all_bits & ~self._vocabulary.bits(np.concatenate(inside))
         # What is bad anywhere, and what completes a string that has begun.
         rests = {
             bad[size:]

@@ -3,6 +3,7 @@
 Knows nothing of grammars, slots or rounds.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -23,8 +24,8 @@ class Constraint(Protocol):
         """Take tokens; how many of them it allows. The state advances by those only."""
         ...
 
-    def allowed(self) -> Bits | None:
-        """[ceil(V / 32)]: what may come next, token t is bit t % 32 of word t // 32; None: all.
+    def allowed(self) -> Bits:
+        """[ceil(V / 32)]: what may come next, token t is bit t % 32 of word t // 32.
 
         End tokens have no part in it.
         """
@@ -66,14 +67,9 @@ class All:
             assert taken == count, "a constraint refuses what it has just allowed"
         return count
 
-    def allowed(self) -> Bits | None:
+    def allowed(self) -> Bits:
         """See ``Constraint``."""
-        found: Bits | None = None
-        for part in self._parts:
-            own = part.allowed()
-            if own is not None:
-                found = own if found is None else found & own
-        return found
+        return functools.reduce(np.bitwise_and, [part.allowed() for part in self._parts])
 
     def forced(self) -> list[int]:
         """See ``Constraint``."""

@@ -6,6 +6,7 @@ Knows the bytes of tokens; knows nothing of slots or rounds.
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -41,7 +42,8 @@ class _Wrapper:
 
 def make_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     """The vocabulary in llguidance's form; takes about a second for a large one."""
-    return LLTokenizer(_Wrapper(vocabulary))
+    wrapped: Any = _Wrapper(vocabulary)
+    return LLTokenizer(wrapped)
 
 
 def build_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:

@@ -6,6 +6,7 @@ Knows a model's tokenizer; knows nothing of slots or rounds.
 import threading
 from collections import OrderedDict
 from functools import cached_property
+from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
@@ -34,10 +35,11 @@ class ConstraintMaker:
 
     @cached_property
     def _vocabulary(self) -> Vocabulary | None:
-        if not hasattr(self._tokenizer, "all_bytes"):
+        tokenizer: Any = self._tokenizer
+        if not hasattr(tokenizer, "all_bytes"):
             return None
-        tokens = self._tokenizer.all_bytes(self._vocab_size)
-        return None if tokens is None else Vocabulary(self._tokenizer, tokens)
+        tokens = tokenizer.all_bytes(self._vocab_size)
+        return None if tokens is None else Vocabulary(tokenizer, tokens)
 
     @cached_property
     def _guide_tokenizer(self) -> LLTokenizer:
@@ -53,9 +55,8 @@ class ConstraintMaker:
             return None
         ends = {i for i, text in enumerate(vocabulary.tokens) if text and not text.strip(b"\n")}
         line_ends = frozenset(ends - vocabulary.control_ids)
-        return ThinkTokens(
-            start, end, line_ends, vocabulary.bits(line_ends), vocabulary.bits([start])
-        )
+        masks = (vocabulary.bits(line_ends), vocabulary.bits([start]), vocabulary.all_bits)
+        return ThinkTokens(start, end, line_ends, *masks)
 
     def check(self, request: Request) -> None:
         """Raise RequestError where the constraint of ``request`` cannot be honoured."""

@@ -18,6 +18,7 @@ class ThinkTokens(NamedTuple):
     line_ends: frozenset[int]
     line_end_bits: Bits
     start_bits: Bits
+    all_bits: Bits
 
 
 class _Place(Enum):
@@ -67,12 +68,12 @@ class AfterThinking:
                 return place, count
         return place, len(token_ids)
 
-    def allowed(self) -> Bits | None:
+    def allowed(self) -> Bits:
         """See ``Constraint``."""
         if self._place is _Place.THINKING:
-            return None
+            return self._tokens.all_bits
         inner = self._inner.allowed()
-        if inner is None or self._place is _Place.ANSWER:
+        if self._place is _Place.ANSWER:
             return inner
         is_start = self._place is _Place.START
         return inner | (self._tokens.start_bits if is_start else self._tokens.line_end_bits)

@@ -53,6 +53,11 @@ class Vocabulary:
         return np.packbits(flags, bitorder="little").view(np.uint32)
 
     @cached_property
+    def all_bits(self) -> Bits:
+        """Mask of every token."""
+        return self.bits(range(self.size))
+
+    @cached_property
     def control_bits(self) -> Bits:
         """Mask of the control tokens."""
         return self.bits(self.control_ids)

@@ -15,8 +15,8 @@ from typing import Any
 import tokenizers
 
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
-from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.replaced_bytes import replaced_bytes
+from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.template import ChatTemplate, shield, unshield
 
 _CONTROL_SHAPE = re.compile(r"<.*>|\[[A-Z_]+\]|<\|.*\|>", re.DOTALL)

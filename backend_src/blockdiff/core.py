@@ -76,6 +76,29 @@ class DecodingParams:
     is_elastic: bool = False
 
 
+class GuideKind(_Text):
+    """What language the text of a guide is in."""
+
+    JSON = "json"  # any JSON object; the text is empty
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    EBNF_GRAMMAR = "ebnf_grammar"  # GBNF or Lark
+    TOOL_CALLS = "tool_calls"  # Lark that may name control tokens; made by ``text.tool_guides``
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What an answer must be. It holds for the text after thinking.
+
+    ``think`` is what the prompt says of that: ``open``, it ends inside a think block, after which
+    the guide begins; ``unknown``, the answer may begin with one; ``closed``, there is none.
+    """
+
+    kind: GuideKind
+    text: str = ""
+    think: str = "closed"
+
+
 @dataclass(frozen=True)
 class Request:
     """One generation. Filled by the caller (CLI or serving), never changed afterwards."""

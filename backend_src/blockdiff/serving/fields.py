@@ -74,6 +74,7 @@ FIELDS: tuple[Field, ...] = (
     Field("text_input", _S, "raw prompt; control tokens in it stay text"),
     Field("messages", _S, "JSON list of chat messages, rendered by the model's template"),
     Field("tools", _S, "JSON list of tools in OpenAI form; only with messages"),
+    Field("tool_choice", _S, "none, auto, required, or a JSON object that names one function"),
     Field("max_tokens", _I, "most tokens to generate", low=1, high=INT32_MAX),
     Field(
         "min_tokens",
@@ -177,6 +178,7 @@ OUTPUTS: tuple[Output, ...] = (
     Output("text_output", _S, "new text"),
     Output("reasoning_output", _S, "new text of the think block"),
     Output("tool_calls", _S, "JSON list of the tool calls completed in this response"),
+    Output("has_malformed_tool_call", _B, "text_output holds what began like a call and is none"),
     Output("finish_reason", _S, "empty until the last response"),
     Output("stop_reason", _S, "stop string or token id that ended the answer"),
     Output("num_input_tokens", _I, "tokens of the prompt"),

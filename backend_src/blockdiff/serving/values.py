@@ -17,6 +17,7 @@ from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.serving.fields import BY_NAME, CANONICAL, KNOWN_ELSEWHERE, Field, Kind
 
 _SHOWN_CHARACTERS = 60
+_JSON_FIELDS: dict[str, type] = {"messages": list, "tools": list, "tool_choice": dict}
 # Far beyond any tool schema; templates and their filters walk values recursively.
 MAX_JSON_DEPTH = 100
 # Names of parameters that Triton, its forwarded headers and tracing put beside a request.
@@ -121,8 +122,8 @@ def _element_field(field: Field) -> Field:
 
 def _check_text(field: Field, value: Any) -> str:
     if not isinstance(value, str):
-        # tools and messages may be given as JSON values inside sampling_parameters.
-        if field.name in ("tools", "messages") and isinstance(value, list):
+        # these may be given as JSON values inside sampling_parameters
+        if isinstance(value, _JSON_FIELDS.get(field.name, ())):
             return json.dumps(value)
         raise refuse(field.name, value, field.allowed())
     try:

@@ -47,8 +47,8 @@ def run_round(
     has_entropy = bool((table.algorithm[plan.group_slots] == ENTROPY_BOUNDED).any())
     controls = insert_delete.controls if is_edited.any() else None
     counts = statistics.due(hits)
-    if not has_entropy and controls is None:
-        packed = rounds.decide(hidden, table, plan, rules)
+    if controls is None:
+        packed = rounds.decide(hidden, table, plan, rules, has_entropy)
         if packed is not None:
             found = fetch([packed, *counts])
             for own in found[1:]:

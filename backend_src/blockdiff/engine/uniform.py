@@ -24,7 +24,7 @@ from blockdiff.decoding.uniform import (
     step_temperatures,
 )
 from blockdiff.engine.device_blocks import read_decisions
-from blockdiff.engine.device_canvases import DeviceCanvases
+from blockdiff.engine.device_canvases import DeviceCanvases, canvas_arrays
 from blockdiff.engine.forward import SAMPLED_TILE, make_batch
 from blockdiff.engine.fused_choice import usable_head
 from blockdiff.engine.rounds import Rounds
@@ -72,20 +72,43 @@ class UniformRounds:
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)
-        step = self._choose(hidden, places, table, plan, caches)
         fresh = self._draws.fresh(places).reshape(len(slots), -1)
-        is_device = choose("denoise", hidden.device) is TRITON
-        wanted: Sequence[Tensor] = step
-        if is_device:
-            wanted = [self._device_canvases.renew(table, slots, step, fresh)]
+        packed = self._replayed(rounds, hidden, (table, plan), places, fresh)
+        wanted: Sequence[Tensor] = [] if packed is None else [packed]
+        if packed is None:
+            step = self._choose(hidden, places, table, plan, caches)
+            canvases = self._canvases(rounds, hidden.device)
+            wanted = step if canvases is None else [canvases.renew(table, slots, step, fresh)]
         counts = statistics.due(hits)
         found = fetch([*wanted, *counts])
         if counts:
             statistics.publish(found.pop())
-        if is_device:
+        if not isinstance(wanted, Step):
             return read_decisions(found[0], fresh.shape[1])
         said = Chosen(*(line.reshape(fresh.shape) for line in found))
         return self._decide(table, slots, said, fresh)
+
+    def _canvases(self, rounds: Rounds, device: torch.device) -> DeviceCanvases | None:
+        """What decides on the device and keeps progress there; None: the host does."""
+        if rounds.canvases is not None:
+            return rounds.canvases
+        return self._device_canvases if choose("denoise", device) is TRITON else None
+
+    def _replayed(
+        self,
+        rounds: Rounds,
+        hidden: Tensor,
+        where: tuple[SlotTable, RoundPlan],
+        places: Places,
+        fresh: Ints,
+    ) -> Tensor | None:
+        """The canvases after this step by a captured one, which stores signals; None: by none."""
+        keys = None if rounds.canvases is None else self._draws.keys(places)
+        if keys is None:
+            return None
+        table, plan = where
+        rows = _by_row(_row_arrays(table, places, plan), keys)
+        return rounds.renew(hidden, rows, canvas_arrays(table, plan.group_slots, fresh))
 
     def _places(self, table: SlotTable, slots: Ints) -> Places:
         """All places of the canvases of ``slots`` [G], laid end to end."""
@@ -148,9 +171,7 @@ class UniformRounds:
         caches: ModelCaches,
     ) -> Step:
         """``_choose`` by kernels that keep no logits."""
-        pairs = (arrays.pop("banned_rows"), arrays.pop("banned_ids"))
-        arrays |= {"banned": banned_ids((), pairs, len(hidden)), "keys": as_words(keys)}
-        moved = to_device(arrays, hidden.device)
+        moved = to_device(_by_row(arrays, keys), hidden.device)
         draws = heads.RowDraws(moved["temperature"], moved["keys"])
         rules = heads.Rules(moved["banned"], draws, heads.Entropy.SCALED)
         found = heads.choose(hidden, *head, rules)
@@ -196,6 +217,12 @@ def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, 
         "banned_rows": banned_rows,
         "banned_ids": banned_ids,
     }
+
+
+def _by_row(arrays: dict[str, npt.NDArray[Any]], keys: Ints) -> dict[str, npt.NDArray[Any]]:
+    """``_row_arrays`` as kernels read them: bans a line [L, W] each, and keys [L, 2] in words."""
+    pairs = (arrays.pop("banned_rows"), arrays.pop("banned_ids"))
+    return arrays | {"banned": banned_ids((), pairs, len(keys)), "keys": as_words(keys)}
 
 
 def decide_step(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blockdiff.errors import RequestError
-from blockdiff.serving.values import parse_json, refuse
+from blockdiff.serving.json_text import parse_json, refuse
 
 WORDS = ("none", "auto", "required")
 ALLOWED = 'none, auto, required or {"type": "function", "function": {"name": ...}}'

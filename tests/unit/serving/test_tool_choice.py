@@ -11,7 +11,7 @@ import pytest
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.serving.answer import AnswerText
 from blockdiff.serving.messages import parse_messages
-from blockdiff.serving.preprocessing import Preprocessor
+from blockdiff.serving.preprocessor import Preprocessor
 from blockdiff.serving.settings import Settings, read_settings
 from blockdiff.serving.spec import TextContext
 from blockdiff.text import Tokenizer

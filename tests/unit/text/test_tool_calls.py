@@ -132,6 +132,13 @@ CASES: dict[str, list[Case]] = {
         (bare('f{n:"7"}') + "x", bare('f{n:"7"}') + "x", [], True),
     ],
 }
+# one call of each form, and what it is
+CALLS: dict[str, tuple[str, Any]] = {
+    "hermes": (NESTED, ("f", {"a": {"b": [{"c": "}"}]}})),
+    "qwen_xml": (xml("f", **TYPED), ("f", READ)),
+    "llada2": (tagged("f", **TYPED), ("f", READ)),
+    "gemma": (bare('f{city:<|"|>}<tool_call|><|"|>}'), ("f", {"city": "}<tool_call|>"})),
+}
 # Between the markers of the form; comes back as it is.
 NO_CALLS = {
     "hermes": [
@@ -239,6 +246,23 @@ def test_any_text_survives_any_cut(form: str, data: st.DataObject) -> None:
     if not whole[1]:
         assert whole[0] == text
     assert whole[2] or whole[1] or FORMS[form].start not in text
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+@pytest.mark.parametrize("form", FORMS)
+def test_every_part_comes_out_where_it_belongs(form: str, data: st.DataObject) -> None:
+    broken = f"{FORMS[form].start}?{FORMS[form].end}"
+    kinds = st.sampled_from(["call", "broken", "a", "b\n", "\n"])
+    parts = [
+        {"call": CALLS[form][0], "broken": broken}.get(k, k) for k in data.draw(st.lists(kinds))
+    ]
+    rest, found, has_malformed = parsed(form, ["".join(parts)])
+    others = "".join(part for part in parts if part != CALLS[form][0])
+    # only line breaks next to calls are gone
+    assert rest.replace("\n", "") == others.replace("\n", "")
+    assert found == [CALLS[form][1]] * parts.count(CALLS[form][0])
+    assert has_malformed == (broken in parts)
 
 
 @settings(deadline=None, max_examples=60)

@@ -4,11 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.aot.background import start
 
 _started: list[subprocess.Popen[str]] = []
 
@@ -18,22 +19,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     is_own = [Path(__file__).parent in item.path.parents for item in session.items]
     if any(is_own) and not session.config.option.collectonly:
         # other tests run on one core
-        _started.append(_start(os.cpu_count() or 1 if all(is_own) else 1))
-
-
-def _start(workers: int) -> subprocess.Popen[str]:
-    """A process of its own, as the tests around it run the interpreter, and a patient one."""
-    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-    environment.pop("TRITON_INTERPRET", None)
-    command = ["nice", sys.executable, "-m", "tests.aot", "--workers", str(workers)]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+        _started.append(start(os.cpu_count() or 1 if all(is_own) else 1))
 
 
 @pytest.fixture(scope="session")

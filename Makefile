@@ -26,8 +26,8 @@ demo: $(STAMP) ## Start the server, send three prompts, print each block as it a
 serve: $(STAMP) ## Serve demo/checkpoint (or MODEL=DIR) in the foreground
 	@$(BIN)/blockdiff serve --model $(MODEL) $(ARGS)
 
-test: $(STAMP) ## Run all tests, those against the real server included (about 20 minutes on 2 cores)
-	@$(PYTEST) -m "not install" $(ARGS)
+test: $(STAMP) ## Run all tests, those against the real server included (about 13 minutes on 2 cores)
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not install" $(ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start no server and take no seconds each
 	@$(PYTEST) -n 2 --dist loadfile -m "not server and not chaos and not install and not slow" $(ARGS)

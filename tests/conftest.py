@@ -19,7 +19,7 @@ SLOW_FILES = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what `make test-fast` leaves out besides servers; look at compiled kernels last."""
     here = Path(__file__).parent
     for item in items:
@@ -27,7 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_interpreted = item.path.name.startswith("test_triton_")
         if folder in SLOW or item.path.name in SLOW_FILES or is_interpreted:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: here / "aot" in item.path.parents)
+    # It compiles in the background meanwhile; of several processes one begins with it.
+    is_first = hasattr(config, "workerinput")
+    items.sort(key=lambda item: (here / "aot" in item.path.parents) is not is_first)
 
 
 @pytest.fixture(autouse=True, scope="module")

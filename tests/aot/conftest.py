@@ -1,4 +1,8 @@
-"""Compiling takes minutes, so it begins as soon as it is known to be wanted, beside other tests."""
+"""Compiling takes minutes, so other tests run beside it.
+
+Alone, it begins as soon as it is known to be wanted. Where tests run in several processes
+(pytest-xdist), it begins when a test asks, and the other processes go on meanwhile.
+"""
 
 import json
 import os
@@ -17,7 +21,8 @@ _started: list[subprocess.Popen[str]] = []
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start compiling if any test of this folder is going to run."""
     is_own = [Path(__file__).parent in item.path.parents for item in session.items]
-    if any(is_own) and not session.config.option.collectonly:
+    is_one_of_several = hasattr(session.config, "workerinput")
+    if any(is_own) and not session.config.option.collectonly and not is_one_of_several:
         # other tests run on one core
         _started.append(start(os.cpu_count() or 1 if all(is_own) else 1))
 
@@ -25,6 +30,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def compiled() -> list[dict[str, Any]]:
     """The rows that ``python -m tests.aot`` prints."""
+    if not _started:
+        _started.append(start(1))
     process = _started[0]
     out, _ = process.communicate()
     assert process.returncode == 0, "python -m tests.aot fails; run it to see why"

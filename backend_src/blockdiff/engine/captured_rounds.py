@@ -12,16 +12,19 @@ import torch
 from torch import Tensor
 
 from blockdiff.core import Phase
+from blockdiff.engine.captured_canvases import CapturedCanvases
 from blockdiff.engine.captured_choice import CapturedChoice
+from blockdiff.engine.device_canvases import DeviceCanvases
 from blockdiff.engine.recorder import Recorder
 from blockdiff.engine.row_rules import RowRules
 from blockdiff.engine.step_runner import StepRunner
 from blockdiff.engine.step_shapes import find_shape
-from blockdiff.models.base import ModelCaches, RoundBatch, Segment
+from blockdiff.models.base import ConditionedModel, ModelCaches, RoundBatch, Segment
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.round_shape import RoundShape
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.scheduler import RoundPlan, SlotTable
+from blockdiff.transfer import Array
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class CapturedRounds:
             (longest, model.hidden_size), dtype=model.dtype, device=model.device
         )
         self._choice = self._make_choice()
+        self._canvases = self._make_canvases()
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +63,7 @@ class CapturedRounds:
         return self._runner.nbytes + self._rows.nbytes
 
     def _make_choice(self) -> CapturedChoice | None:
-        """None for canvases of random tokens, whose rows also leave signals."""
+        """None for canvases of random tokens."""
         model, head = self._model, self._model.output_head
         if head is None or model.info.uniform is not None:
             return None
@@ -68,9 +72,21 @@ class CapturedRounds:
             head,
             self._rows,
             self._caches.room.num_slots,
-            model.info.block_length,
-            model.info.control_token_ids,
+            model.info,
         )
+
+    def _make_canvases(self) -> CapturedCanvases | None:
+        """None for all but canvases of random tokens."""
+        model, head = self._model, self._model.output_head
+        if head is None or model.info.uniform is None:
+            return None
+        assert isinstance(model, ConditionedModel), "random canvases need signals"
+        return CapturedCanvases(self._runner, model, self._caches, head, self._rows)
+
+    @property
+    def canvases(self) -> DeviceCanvases | None:
+        """What captured steps of random canvases keep from one to the next, for all others too."""
+        return None if self._canvases is None else self._canvases.progress
 
     def capture(self, hits: ExpertHits | None) -> None:
         """Capture the steps of all shapes, the largest first, whose memory the others then share.
@@ -85,8 +101,9 @@ class CapturedRounds:
             if now - said >= _PROGRESS_SECONDS:
                 said = now
                 logger.info("captured %d of %d steps", count + 1, len(self._shapes))
-        if self._choice is not None:
-            self._choice.capture([shape.logit_rows for shape in self._shapes])
+        for choice in (self._choice, self._canvases):
+            if choice is not None:
+                choice.capture([shape.logit_rows for shape in self._shapes])
         self._ready = self._shapes
         size = self.nbytes / 2**20
         text = "captured %d steps in %.1f s; they take %.1f MiB"
@@ -112,18 +129,39 @@ class CapturedRounds:
         return rows[: len(batch.logit_rows)]
 
     def decide(
-        self, hidden: Tensor, table: SlotTable, plan: RoundPlan, rules: RowRules
+        self,
+        hidden: Tensor,
+        table: SlotTable,
+        plan: RoundPlan,
+        rules: RowRules,
+        has_entropy: bool,
     ) -> Tensor | None:
         """The plan's groups after a preview with ``hidden`` rows [L, H]; see ``CapturedChoice``.
 
         None: no step is captured for it.
         """
-        if self._choice is None or len(hidden) > len(self._rows):
+        if self._choice is None or not self._holds(hidden):
             return None
+        return self._choice.run(table, plan, rules, has_entropy)
+
+    def renew(
+        self, hidden: Tensor, rows: Mapping[str, Array], canvases: Mapping[str, Array]
+    ) -> Tensor | None:
+        """Random canvases after a step with ``hidden`` rows [L, H]; see ``CapturedCanvases``.
+
+        None: no step is captured for it.
+        """
+        if self._canvases is None or not self._holds(hidden):
+            return None
+        return self._canvases.run(rows, canvases)
+
+    def _holds(self, hidden: Tensor) -> bool:
+        """Whether steps find ``hidden`` rows, which are copied if their round was not replayed."""
+        if len(hidden) > len(self._rows):
+            return False
         if hidden.data_ptr() != self._rows.data_ptr():
-            # of a round that was not replayed
             self._rows[: len(hidden)].copy_(hidden)
-        return self._choice.run(table, plan, rules)
+        return True
 
 
 def _least_batch(shape: RoundShape) -> RoundBatch:

@@ -25,18 +25,25 @@ def usable_head(head: OutputHead | None, hidden: Tensor) -> OutputHead | None:
 
 def is_possible(rules: RowRules, has_controls: bool) -> bool:
     """Whether kernels can choose by ``rules``."""
+    if rules.needs_logits:
+        return False
     if rules.draws is None or not rules.has_filters:
         return True
     top_k, top_p = rules.draws["top_k"], rules.draws["top_p"]
     return not (has_controls or ((top_k > MOST_LISTED) & (top_p < 1)).any())
 
 
+def has_others(draws: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether a drawn row's best tokens are too many to be looked up."""
+    top_k, top_p = draws["top_k"], draws["top_p"]
+    return bool(((top_k > MOST_LISTED) | ((top_k <= 0) & (top_p < 1))).any())
+
+
 def _filters(draws: Mapping[str, npt.NDArray[Any]], moved: Mapping[str, Tensor]) -> Filters:
     """Filters of all rows, which lie in ``moved``, and what is known of those of ``draws``."""
-    top_k, top_p = draws["top_k"], draws["top_p"]
-    is_other = (top_k > MOST_LISTED) | ((top_k <= 0) & (top_p < 1))
+    top_k = draws["top_k"]
     most_listed = int(top_k[top_k <= MOST_LISTED].max(initial=0))
-    return Filters(moved["top_k"], moved["top_p"], most_listed, bool(is_other.any()))
+    return Filters(moved["top_k"], moved["top_p"], most_listed, has_others(draws))
 
 
 def choose_at_once(

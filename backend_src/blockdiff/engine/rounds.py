@@ -5,17 +5,20 @@ Knows when experts are counted; knows nothing of plans or of what hidden rows ar
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from blockdiff.engine.captured_rounds import CapturedRounds
+from blockdiff.engine.device_canvases import DeviceCanvases
 from blockdiff.engine.row_rules import RowRules
 from blockdiff.engine.statistics import ExpertStatistics
 from blockdiff.errors import EngineDeadError
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.scheduler import RoundPlan, SlotTable
+from blockdiff.transfer import Array
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +70,36 @@ class Rounds:
         return self.model.hidden(batch, self.caches, hits=hits), hits
 
     def decide(
-        self, hidden: Tensor, table: SlotTable, plan: RoundPlan, rules: RowRules
+        self,
+        hidden: Tensor,
+        table: SlotTable,
+        plan: RoundPlan,
+        rules: RowRules,
+        has_entropy: bool,
     ) -> Tensor | None:
         """Blocks of the plan's groups by a captured step, as ``device_blocks`` reads them.
 
-        ``hidden``: rows of this round. None: there is no step for it.
+        ``hidden``: rows of this round; ``has_entropy``: some blocks are decided by it. None: there
+        is no step for it.
         """
         if self.captured is None:
             return None
-        packed = self.captured.decide(hidden, table, plan, rules)
+        packed = self.captured.decide(hidden, table, plan, rules, has_entropy)
+        self.counts.decided += packed is not None
+        return packed
+
+    @property
+    def canvases(self) -> DeviceCanvases | None:
+        """See ``CapturedRounds``."""
+        return None if self.captured is None else self.captured.canvases
+
+    def renew(
+        self, hidden: Tensor, rows: Mapping[str, Array], canvases: Mapping[str, Array]
+    ) -> Tensor | None:
+        """Random canvases by a captured step; as ``CapturedRounds.renew``."""
+        if self.captured is None:
+            return None
+        packed = self.captured.renew(hidden, rows, canvases)
         self.counts.decided += packed is not None
         return packed
 

@@ -54,6 +54,11 @@ class StaticBuffers:
             self._copied.record()
 
 
+def lay(array: Array, room: Array) -> None:
+    """Put ``array`` into the first corner of ``room``."""
+    room[tuple(slice(size) for size in array.shape)] = array
+
+
 def _host_view(block: Tensor, start: int, like: Array) -> Array:
     part: Array = block.numpy()[start : start + like.nbytes].view(like.dtype)
     return part.reshape(like.shape)

@@ -74,7 +74,8 @@ class DiffusionGemmaModel(LanguageModel):
         self.final_norm = source.tensor("decoder.norm.weight")
         # in the dtype of embeddings, as the family defines it
         scale = torch.tensor(config.hidden_size**0.5, dtype=embedding.dtype, device="cpu")
-        self.embed = make_embedding(embedding, share.group, scale.item())
+        self.scale = scale.item()
+        self.embed = make_embedding(embedding, share.group, self.scale)
         self.conditioning = self_conditioning(source, config, share.group)
         self.layers = [self._layer(source, number) for number in range(config.num_hidden_layers)]
 
@@ -201,7 +202,7 @@ class DiffusionGemmaModel(LanguageModel):
         """See ``models.base``."""
         assert self.output_head is not None, "rows and their probabilities are all here"
         own = expect(hidden, *self.output_head, rules, peaks)
-        return own * torch.tensor(self.config.hidden_size**0.5, dtype=own.dtype)
+        return own * self.scale
 
     def store_signals(
         self, caches: ModelCaches, signals: Tensor, slots: Tensor, places: Tensor

@@ -5,7 +5,7 @@ Data only; knows nothing of slots or of who fills it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +18,15 @@ class StopFinder(Protocol):
     def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
         """The stop string completed by these tokens and how many of them it needs, or None."""
         ...
+
+
+class TopTokens(NamedTuple):
+    """Most probable tokens of some decided rows, best first."""
+
+    groups: Ints  # [N]
+    places: Ints  # [N]
+    ids: Ints  # [N, T]
+    log_probs: Floats  # [N, T]
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,10 @@ class Decisions:
     """[G, B] places that another preview has to decide."""
     is_settled: Flags
     """[G] no token of a place that is not open will change."""
+    origins: Ints | None = None
+    """[G, B] place that each token had before, -1 for a new mask; None: nothing has moved."""
+    top: TopTokens | None = None
+    """Of rows whose requests ask for them."""
 
 
 NOTHING = Decisions(

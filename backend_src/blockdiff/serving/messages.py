@@ -7,11 +7,10 @@ import json
 from typing import Any
 
 from blockdiff.errors import RequestError, UnsupportedError
-from blockdiff.serving.values import parse_json, refuse, shown
+from blockdiff.serving.fields import MAX_MESSAGES, MAX_TOOLS
+from blockdiff.serving.json_text import parse_json, refuse, shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MAX_MESSAGES = 4096
-MAX_TOOLS = 128
 _MESSAGE_KEYS = frozenset(
     {"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"}
 )

@@ -7,39 +7,20 @@ of how fields depend on each other.
 import difflib
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.serving.fields import BY_NAME, CANONICAL, KNOWN_ELSEWHERE, Field, Kind
+from blockdiff.serving.json_text import parse_json, refuse, shown
 
-_SHOWN_CHARACTERS = 60
-# Far beyond any tool schema; templates and their filters walk values recursively.
-MAX_JSON_DEPTH = 100
 # Names of parameters that Triton, its forwarded headers and tracing put beside a request.
 NOT_OURS = (
     *("triton_", "sequence_", "blockdiff_", "priority", "timeout", "headers", "binary_data"),
     *("x-", "x_", "trace"),
 )
-
-
-def shown(value: object) -> str:
-    """A value as error messages show it: short, on one line, printable."""
-    if isinstance(value, str):
-        cut = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "..."
-        return json.dumps(cut)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.7g}"
-    return str(value)[:_SHOWN_CHARACTERS]
-
-
-def refuse(name: str, value: object, allowed: str) -> RequestError:
-    return RequestError(f"{name}: got {shown(value)}, allowed {allowed}")
 
 
 def merge_values(
@@ -121,8 +102,8 @@ def _element_field(field: Field) -> Field:
 
 def _check_text(field: Field, value: Any) -> str:
     if not isinstance(value, str):
-        # tools and messages may be given as JSON values inside sampling_parameters.
-        if field.name in ("tools", "messages") and isinstance(value, list):
+        # given as a JSON value inside sampling_parameters
+        if field.is_json and isinstance(value, list | dict):
             return json.dumps(value)
         raise refuse(field.name, value, field.allowed())
     try:
@@ -165,47 +146,6 @@ def _json_fields(text: str) -> dict[str, Any]:
         if name not in CANONICAL or name == "sampling_parameters":
             raise _unknown(f"sampling_parameters.{shown(name)}", name)
     return {name: value for name, value in given.items() if value is not None}
-
-
-def parse_json(name: str, text: str) -> Any:
-    """Strict JSON: no NaN, no key twice, no deep nesting; the refusal says where it went wrong."""
-
-    def no_constant(constant: str) -> None:
-        raise refuse(name, constant, "JSON without NaN and Infinity")
-
-    def no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        given = dict(pairs)
-        if len(given) < len(pairs):
-            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise RequestError(f"{name}: got {shown(twice)} twice, allowed once in an object")
-        return given
-
-    try:
-        given = json.loads(text, parse_constant=no_constant, object_pairs_hook=no_doubles)
-    except json.JSONDecodeError as error:
-        raise RequestError(
-            f"{name}: got {shown(text)}, allowed JSON ({error.msg} at character {error.pos})"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(
-            f"{name}: got {shown(text)}, allowed JSON of ordinary depth and numbers"
-        ) from error
-    if _is_deeper(given, MAX_JSON_DEPTH):
-        raise refuse(name, text, f"JSON nested at most {MAX_JSON_DEPTH} deep")
-    return given
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        level = [child for item in level for child in _children(item)]
-    return bool(level)
-
-
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _known_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:

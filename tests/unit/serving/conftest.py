@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockdiff.serving.preprocessing import Preprocessor
+from blockdiff.serving.preprocessor import Preprocessor
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
 from blockdiff.text import Tokenizer

@@ -25,7 +25,7 @@ Kernels = Annotated[
     str | None,
     typer.Option(
         help="auto, reference, cpu or triton, and op=one of them for single ops, joined by "
-        "commas; doctor and docs/kernels.md list the ops. [default: auto]"
+        "commas; docs/kernels.md lists the ops. [default: auto]"
     ),
 ]
 

@@ -46,6 +46,9 @@ def grammar_text(guide: Guide) -> str:
         return _of_schema(_parse_schema(guide.text))
     if guide.kind is GuideKind.REGEX:
         return str(LLMatcher.grammar_from_regex(guide.text))
+    _check_rules(guide.text)
+    if guide.kind is GuideKind.TOOL_CALLS:
+        return str(LLMatcher.grammar_from_lark(guide.text))
     return _of_rules(guide.text)
 
 
@@ -80,11 +83,14 @@ def _children(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _of_rules(text: str) -> str:
+def _check_rules(text: str) -> None:
     # a rule takes a line of its own in both languages
     rules = text.count("\n") + 1
     if rules > MAX_RULES:
         raise RequestError(f"{FIELD}: {rules} lines; at most {MAX_RULES} are allowed")
+
+
+def _of_rules(text: str) -> str:
     try:
         lark = any_to_lark(text)
     except Exception as error:  # foreign code that raises what comes

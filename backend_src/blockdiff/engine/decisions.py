@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from blockdiff.decoding.acceptance import accept, accept_by, find_edits, scheduled_minimum
 from blockdiff.scheduler import Decisions, RoundPlan, SlotTable
-from blockdiff.scheduler.arrays import Flags, Floats, Ints
+from blockdiff.scheduler.arrays import NO_TOKEN, Flags, Floats, Ints
+from blockdiff.scheduler.decisions import Guesses
 
 
 class Chosen(NamedTuple):
@@ -47,11 +48,16 @@ def decide(table: SlotTable, plan: RoundPlan, chosen: Chosen) -> Decisions:
     is_settled = ~is_editing
     if is_editing.any():
         is_settled |= _is_settled(table, slots, was_open, is_open, accepted)
+    guesses = None
+    if table.wants_canvases[slots].any():
+        is_seen = spread(plan, np.ones(len(chosen.tokens), np.bool_), width)
+        guesses = Guesses(np.where(is_seen, tokens, NO_TOKEN), log_probs)
     return Decisions(
         canvas=np.where(accepted, tokens, canvas),
         log_probs=np.where(accepted, log_probs, table.log_probs[slots, :width]),
         is_open=is_open,
         is_settled=is_settled,
+        guesses=guesses,
     )
 
 

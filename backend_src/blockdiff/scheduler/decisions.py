@@ -5,7 +5,7 @@ Data only; knows nothing of slots or of who fills it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +18,13 @@ class StopFinder(Protocol):
     def push(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
         """The stop string completed by these tokens and how many of them it needs, or None."""
         ...
+
+
+class Guesses(NamedTuple):
+    """What a preview held for the best token of every place that it decided, [G, B] each."""
+
+    tokens: Ints  # NO_TOKEN where it did not look
+    log_probs: Floats
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Decisions:
     """[G, B] places that another preview has to decide."""
     is_settled: Flags
     """[G] no token of a place that is not open will change."""
+    guesses: Guesses | None = None
+    """For requests that watch their canvases; None where ``canvas`` says all there is."""
 
 
 NOTHING = Decisions(

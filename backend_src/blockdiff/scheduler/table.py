@@ -73,6 +73,7 @@ class SlotTable(SlotArrays):
         self.uid[slot] = request.uid
         self.deadline[slot] = math.inf if request.deadline is None else request.deadline
         self.priority[slot] = request.priority
+        self.wants_canvases[slot] = request.wants_canvases
         self.pins[slot] = Pins.of(request.pinned, prompt_length) if request.pinned else NO_PINS
         self.arrival[slot] = self._arrivals
         self._arrivals += 1

@@ -36,13 +36,42 @@ class FinishReason(_Text):
 
 
 @dataclass(frozen=True)
+class Ramp:
+    """A boost of some tokens that grows with the response.
+
+    At place p, counted from the first output token, their logits get
+    min(``most``, ``slope`` * (p - ``start``)), and nothing up to ``start``.
+    """
+
+    start: int
+    slope: float
+    most: float
+    token_ids: tuple[int, ...] | None = None  # None: the end tokens of the request
+    is_once: bool = False  # a token that the response holds already is not boosted any more
+
+
+@dataclass(frozen=True)
 class SamplingParams:
-    """How a token is chosen from logits. temperature 0 is greedy; top_k 0 and top_p 1 are off."""
+    """How a token is chosen from logits. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0
+    are off.
+
+    Penalties, ``logit_bias`` (pairs of token id and what its logit gets) and ``ramps`` change the
+    distribution itself, hence confidences and log probs too; the other fields only bar choices.
+    Penalties count tokens of the response: ``repetition_penalty`` divides positive logits of
+    tokens that it holds and multiplies negative ones (1 is off), ``presence_penalty`` is taken off
+    once, ``frequency_penalty`` for each time (0 is off).
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0  # least probability of a drawn token, as a share of the best one's
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    ramps: tuple[Ramp, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +150,8 @@ class Request:
     # like any other: ``min_tokens`` or ``ignore_eos`` keeps a request going to its last pin.
     pinned: tuple[tuple[int, int], ...] = ()
     wants_canvases: bool = False  # a result after every preview, not only where a block is finished
+    num_top_log_probs: int = 0  # most probable tokens that results list for each output token
+    wants_step_map: bool = False  # whether results say which step settled each token
 
 
 @dataclass
@@ -178,3 +209,7 @@ class BlockResult:
     step_cap: int | None = None  # steps of its schedule, or the most it could take; None: no limit
     canvas: Canvas | None = None  # of the last preview, where the request wants canvases
     is_partial: bool = False  # nothing but a canvas: its block is not finished, nothing counts
+    # One per token, where the request wants them; of the last edit where a token was edited.
+    settled_steps: tuple[int, ...] = ()  # from 0 in its block; -1: the request gave the token
+    top_log_probs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Most probable tokens at that step and their natural log probs, best first; none for pins."""

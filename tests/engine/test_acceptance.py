@@ -120,7 +120,7 @@ def test_tiny_temperatures_are_greedy(has_filters: bool) -> None:
     assert tokens.tolist() == logits.argmax(dim=1).tolist()
 
 
-def test_top_k_and_top_p_keep_only_the_best() -> None:
+def test_filters_keep_only_the_best() -> None:
     rows = 4000
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0, -1.0]]).repeat(rows, 1)
     order = torch.randperm(5)
@@ -138,6 +138,11 @@ def test_top_k_and_top_p_keep_only_the_best() -> None:
     assert kept(top_p=torch.full((rows,), 1e-6)) == {0}
     assert kept(top_k=torch.full((rows,), 3), top_p=torch.full((rows,), 0.97)) == {0, 1, 2}
     assert kept() == {0, 1, 2, 3, 4}
+    # Shares of the best one are 1, 0.37, 0.14, 0.05, 0.02.
+    assert kept(min_p=torch.full((rows,), 0.3)) == {0, 1}
+    assert kept(min_p=torch.ones(rows)) == {0}
+    assert kept(min_p=torch.zeros(rows)) == {0, 1, 2, 3, 4}
+    assert kept(top_k=torch.full((rows,), 4), min_p=torch.full((rows,), 0.1)) == {0, 1, 2}
 
 
 def test_noise_depends_on_each_part_of_the_key_and_on_nothing_else() -> None:

@@ -25,7 +25,14 @@ from blockdiff_kernels.implementation import using
 from .checkpoint import CANVAS_CHECKPOINT
 from .fakes import HashModel, info, request
 
-DEVICE_ARRAYS = ("uniform", "row_rules", "fused_choice", "device_blocks", "device_canvases")
+DEVICE_ARRAYS = (
+    "adjustments",
+    "uniform",
+    "row_rules",
+    "fused_choice",
+    "device_blocks",
+    "device_canvases",
+)
 READING_METHODS = ("cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__")
 READING_OPERATIONS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2")
 
@@ -101,7 +108,7 @@ def check_rounds(engine: Engine, reads: Reads, patch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("kernels", ["auto", "triton"])
 def test_masked_canvases(kernels: str, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HashModel(info(algorithms=ALGORITHMS, supports_editing=True))
-    engine = Engine(model, EngineConfig(max_slots=8, max_context=64))
+    engine = Engine(model, EngineConfig(max_slots=9, max_context=64))
     monkeypatch.setattr(keeping, "PASSES", 2)
     ways: list[dict[str, Any]] = [
         {},
@@ -112,6 +119,7 @@ def test_masked_canvases(kernels: str, reads: Reads, monkeypatch: pytest.MonkeyP
         {"algorithm": "entropy_bounded", "entropy_bound": 0.5},
         {"editing_threshold": 0.3, "max_post_steps": 2},
         {"mode": Mode.AUTOREGRESSIVE},
+        {"presence_penalty": 1.0, "temperature": 0.5, "min_p": 0.1, "num_top_log_probs": 3},
     ]
     for uid, fields in enumerate(ways):
         engine.add_request(request(uid, range(1, 4 + uid), max_tokens=11, **fields))

@@ -37,6 +37,14 @@ EDITED: list[dict[str, Any]] = [
 ]
 
 
+# Kernels leave a round with one of these to what has all logits.
+CHANGED: list[dict[str, Any]] = [
+    {"temperature": 1.0, "min_p": 0.2, "threshold": 0.4, "wants_step_map": True},
+    {"presence_penalty": 1.5, "logit_bias": ((3, 4.0),), "num_top_log_probs": 2},
+    {"editing_threshold": 0.2, "max_post_steps": 2, "threshold": 0.3, "wants_step_map": True},
+]
+
+
 def decode(kernels: str, model: Any, ways: list[dict[str, Any]]) -> list[BlockResult]:
     """All results of a request for each of ``ways``, run together."""
     engine = Engine(model, EngineConfig(max_slots=len(ways), max_context=64))
@@ -59,6 +67,7 @@ CASES = [
     ("masked", "denoise=triton"),
     ("filtered", "triton"),
     ("edited", "triton"),
+    ("changed", "triton"),
 ]
 
 
@@ -69,12 +78,19 @@ def test_same_results_as_without_kernels(
     monkeypatch.setattr(keeping, "PASSES", 6)  # enough for so few tokens
     facts = info(algorithms=ALGORITHMS, supports_editing=True)
     model = edit_models.EditModel(6.0, 5) if kind == "edited" else HashModel(facts)
-    ways = {"masked": MASKED[:2] + MASKED[4:], "filtered": MASKED[2:4], "edited": EDITED}[kind]
+    ways = {
+        "masked": MASKED[:2] + MASKED[4:],
+        "filtered": MASKED[2:4],
+        "edited": EDITED,
+        "changed": CHANGED,
+    }[kind]
     want, got = decode("auto", model, ways), decode(kernels, model, ways)
     for plain, fused in zip(want, got, strict=True):
         assert fused.error is None
         assert fused.token_ids == plain.token_ids
         assert fused.denoise_steps == plain.denoise_steps
+        assert fused.settled_steps == plain.settled_steps
+        assert fused.top_log_probs == plain.top_log_probs
         np.testing.assert_allclose(fused.log_probs, plain.log_probs, atol=2e-6)
 
 
@@ -83,12 +99,13 @@ def test_random_canvases(kernels: str) -> None:
     model = load_model(CANVAS_CHECKPOINT)
     ways: list[dict[str, Any]] = [
         {"min_tokens": 5, "denoise_steps": 3},
-        {"denoise_steps": 2, "pinned": ((1, 9), (2, 4))},
+        {"denoise_steps": 2, "pinned": ((1, 9), (2, 4)), "wants_step_map": True},
     ]
     want, got = decode("auto", model, ways), decode(kernels, model, ways)
     for plain, fused in zip(want, got, strict=True):
         assert fused.token_ids == plain.token_ids
         assert fused.denoise_steps == plain.denoise_steps
+        assert fused.settled_steps == plain.settled_steps
         np.testing.assert_allclose(fused.log_probs, plain.log_probs, atol=1e-4)
 
 

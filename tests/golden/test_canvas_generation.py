@@ -9,110 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockdiff.core import BlockResult, DecodingParams, FinishReason, Mode, Request, SamplingParams
-from blockdiff.core import Phase as Kind
-from blockdiff.decoding.draws import NoiseDraws, Places
+from blockdiff.core import (
+    DecodingParams,
+    FinishReason,
+    Mode,
+    Ramp,
+    Request,
+    SamplingParams,
+)
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine import uniform as rounds
 from blockdiff.errors import ConfigError, RequestError
-from blockdiff.models.base import RoundBatch, Segment
-from blockdiff.models.diffusion_gemma import DiffusionGemmaModel
-from tests.engine.fakes import ids, run
+from tests.engine.fakes import ids
 
 from . import cases
-
-BLOCK, VOCAB = 8, 128
-RULES: dict[str, Any] = {
-    "denoise_steps": 6,
-    "entropy_bound": 0.7,
-    "t_min": 0.3,
-    "t_max": 0.9,
-    "stability_threshold": 1,
-    "confidence_threshold": 0.8,
-}
-
-
-def model() -> DiffusionGemmaModel:
-    found = cases.model("diffusion_gemma/canvas8")
-    assert isinstance(found, DiffusionGemmaModel)
-    return found
-
-
-def request(uid: int = 1, prompt: Sequence[int] = (19, 42, 101), **fields: Any) -> Request:
-    decoding = {k: fields.pop(k) for k in list(fields) if k in DecodingParams.__annotations__}
-    fields = {"max_tokens": 20, "ignore_eos": True, "sampling": SamplingParams(seed=7), **fields}
-    rules = DecodingParams(**{**RULES, **decoding})
-    return Request(uid=uid, input_ids=tuple(prompt), decoding=rules, **fields)
-
-
-def generate(
-    wanted: Sequence[Request], slots: int = 4, codec: Any = None, **settings: int
-) -> dict[int, list[BlockResult]]:
-    config = EngineConfig(max_slots=slots, max_context=128, **settings)
-    return run(Engine(model(), config, codec), wanted)
-
-
-def places(wanted: Request, block: int, step: int) -> Places:
-    """All places of one canvas of one request."""
-    own = np.arange(BLOCK)
-    start = len(wanted.input_ids) + block * BLOCK
-    same = np.ones(BLOCK, np.int64)
-    return Places(
-        uids=wanted.uid * same,
-        seeds=np.full(BLOCK, wanted.sampling.seed, np.uint64),
-        blocks=block * same,
-        steps=step * same,
-        places=own,
-        positions=start + own,
-    )
-
-
-def denoise_alone(wanted: Request) -> tuple[list[int], list[int]]:
-    """Tokens and steps per canvas, straight from the rules: whole logits, one step at a time."""
-    own, rules, draws = model(), wanted.decoding, NoiseDraws(VOCAB)
-    steps, stability = rules.denoise_steps, rules.stability_threshold
-    t_min, t_max = rules.t_min, rules.t_max
-    assert steps is not None and stability is not None and t_min is not None and t_max is not None
-    prefix, output, used = list(wanted.input_ids), [], []
-    given = dict(wanted.pinned)
-    while len(output) < wanted.max_tokens:
-        block, history = len(used), []
-        pins = {
-            place: given[at] for place in range(BLOCK) if (at := block * BLOCK + place) in given
-        }
-        free = [place for place in range(BLOCK) if place not in pins]
-        canvas = draws.start(places(wanted, block, 0)).tolist()
-        canvas = [pins.get(place, token) for place, token in enumerate(canvas)]
-        caches = own.new_caches(1, 128)
-        own.hidden(RoundBatch.from_segments([Segment(Kind.PREFILL, 0, 0, prefix)]), caches)
-        for step in range(steps):
-            rows = Segment(Kind.PREVIEW, 0, len(prefix), canvas, range(BLOCK))
-            logits = own.forward(RoundBatch.from_segments([rows]), caches).double()
-            scaled = (logits / (t_min + (t_max - t_min) * (steps - step) / steps)).float()
-            p = scaled.double().softmax(1)
-            caches.signals[0] = (p.float() @ own.output) * own.config.hidden_size**0.5
-            entropy = [-sum(q * np.log(q) for q in row if q > 0) for row in p.tolist()]
-            asked = places(wanted, block, step)
-            drawn = draws.sampler(asked, own.device)(scaled, slice(0, BLOCK)).tolist()
-            fresh, total, accepted = draws.fresh(asked).tolist(), 0.0, set()
-            for place in sorted(free, key=lambda place: entropy[place]):
-                if total <= (rules.entropy_bound or 0.0):
-                    accepted.add(place)
-                total += entropy[place]
-            canvas = [drawn[i] if i in accepted else fresh[i] for i in range(BLOCK)]
-            canvas = [pins.get(place, token) for place, token in enumerate(canvas)]
-            best = logits.argmax(1).tolist()
-            history.append([pins.get(place, token) for place, token in enumerate(best)])
-            is_stable = len(history) > stability and all(
-                history[-2 - back] == history[-1] for back in range(stability)
-            )
-            mean = sum(entropy[place] for place in free) / max(len(free), 1)
-            if not free or (is_stable and mean < (rules.confidence_threshold or 0.0)):
-                break
-        used.append(len(history))
-        output += history[-1]
-        prefix += history[-1]
-    return output[: wanted.max_tokens], used
+from .canvas_decoder import BLOCK, VOCAB, denoise_alone, generate, model, request
 
 
 @pytest.mark.parametrize("tile", [rounds.SAMPLED_TILE, 3 * VOCAB])
@@ -139,6 +50,38 @@ def test_engine_equals_the_plain_decoder(
     assert forwards is not None
     assert (forwards.prefill, forwards.preview, forwards.commit) == (1, sum(steps), 0)
     assert all(log_prob <= 0 for block in blocks for log_prob in block.log_probs)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"min_p": 0.5},
+        {"presence_penalty": 2.0, "frequency_penalty": 0.5, "min_p": 1.0},
+        {"repetition_penalty": 8.0, "logit_bias": ((7, 4.0), (9, -9.0))},
+        {"ramps": (Ramp(4, 0.5, 5.0, (11, 12)), Ramp(0, 1.0, 9.0, (13,), is_once=True))},
+    ],
+)
+@pytest.mark.parametrize("tile", [rounds.SAMPLED_TILE, 3 * VOCAB])
+def test_changed_logits_are_those_of_the_plain_decoder(
+    sampling: dict[str, Any], tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Penalties count what earlier canvases became, as nothing of an open one is final."""
+    monkeypatch.setattr(rounds, "SAMPLED_TILE", tile)
+    changed = SamplingParams(seed=7, **sampling)
+    asked = {"num_top_log_probs": 2, "wants_step_map": True}
+    wanted = request(max_tokens=24, sampling=changed, **asked)
+    results = generate([wanted, request(2)])
+    tokens, steps = denoise_alone(wanted)
+    assert ids(results[1]) == tokens
+    assert tokens != denoise_alone(request(max_tokens=24))[0]
+    assert ids(results[2]) == denoise_alone(request(2))[0]
+    for block, step in zip(results[1], steps, strict=True):
+        assert block.settled_steps == (step - 1,) * len(block.token_ids)
+        own = [
+            (token, value) for token, value in zip(block.token_ids, block.log_probs, strict=True)
+        ]
+        for best, top in zip(own, block.top_log_probs, strict=True):
+            assert top[0] == (best[0], pytest.approx(best[1], abs=1e-5)) and len(top) == 2
 
 
 def many() -> list[Request]:

@@ -15,8 +15,8 @@ from blockdiff.models.base import RoundBatch, Segment
 from tests.engine.fakes import Array, FakeModel, decode_alone, ids, request, run
 
 from . import cases
-from .test_canvas_generation import denoise_alone, generate
-from .test_canvas_generation import request as canvas_request
+from .canvas_decoder import denoise_alone, generate
+from .canvas_decoder import request as canvas_request
 
 LENGTH = 4
 CASES = ["clover_moe/layers4_block8", "llada2_moe/block8", "sdar_moe/block4"]

@@ -147,11 +147,8 @@ def apply_update(
     before: Canvases, update: Update, block_length: Ints, controls: Controls
 ) -> Canvases:
     """The blocks after ``update``, with its insertions and deletions; block_length [G]."""
-    places = np.arange(before.tokens.shape[1])
-    is_inside = places < block_length[:, None]
-    is_split = update.is_written & (update.tokens == controls.split)
-    is_deleted = update.is_written & (update.tokens == controls.delete)
-    is_new = update.is_written & ~is_split
+    is_inside = np.arange(before.tokens.shape[1]) < block_length[:, None]
+    is_new = update.is_written & (update.tokens != controls.split)
     masked = np.where(is_new, update.tokens == controls.mask, before.is_masked)
     log_probs = np.where(is_new, update.log_probs, before.log_probs)
     moved = (
@@ -160,18 +157,36 @@ def apply_update(
         masked,
         before.is_original,
     )
-    room = np.where(is_inside, 1 + is_split.astype(np.int64) - is_deleted, 0)
-    # a split place comes after the mask put before it
-    target = room.cumsum(axis=1) - room + is_split
-    rows, columns = np.nonzero((room > 0) & (target < block_length[:, None]))
+    rows, columns, target = _moves(update, block_length, controls)
     empty = (controls.mask, np.float32(0), True, False)
     arrays: Sequence[npt.NDArray[Any]] = before
     after = []
     for old, values, filler in zip(arrays, moved, empty, strict=True):
         new = np.where(is_inside, np.asarray(filler, old.dtype), old)
-        new[rows, target[rows, columns]] = values[rows, columns]
+        new[rows, target] = values[rows, columns]
         after.append(new)
     return Canvases(*after)
+
+
+def find_origins(update: Update, block_length: Ints, controls: Controls) -> Ints:
+    """[G, B] the place before ``update`` of what is at each place after it, -1 for new masks."""
+    places = np.arange(update.tokens.shape[1])
+    origins = np.where(places < block_length[:, None], -1, places)
+    rows, columns, target = _moves(update, block_length, controls)
+    origins[rows, target] = columns
+    return origins
+
+
+def _moves(update: Update, block_length: Ints, controls: Controls) -> tuple[Ints, Ints, Ints]:
+    """Rows, places and next places [N] of all that stays in its block."""
+    is_inside = np.arange(update.tokens.shape[1]) < block_length[:, None]
+    is_split = update.is_written & (update.tokens == controls.split)
+    is_deleted = update.is_written & (update.tokens == controls.delete)
+    room = np.where(is_inside, 1 + is_split.astype(np.int64) - is_deleted, 0)
+    # a split place comes after the mask put before it
+    target = room.cumsum(axis=1) - room + is_split
+    rows, columns = np.nonzero((room > 0) & (target < block_length[:, None]))
+    return rows, columns, target[rows, columns]
 
 
 def mask_again(canvases: Canvases, is_refused: Flags, mask: int) -> Canvases:

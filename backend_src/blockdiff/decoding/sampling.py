@@ -1,7 +1,7 @@
-"""Choosing one token per row of logits: greedy or temperature / top-k / top-p with a seed.
+"""Choosing one token per row of logits: greedy, or drawn with filters and a seed.
 
-Confidence is the probability the model itself gives the chosen token (softmax at temperature 1
-over the whole vocabulary), whatever the sampling filters are.
+Confidence is the probability of the chosen token before anything is barred (softmax at temperature
+1 over the whole vocabulary), whatever the sampling filters are.
 Knows nothing of blocks, acceptance or caches.
 """
 
@@ -11,11 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blockdiff.decoding.adjust import Adjustment
 from blockdiff.decoding.noise import noise_keys
 from blockdiff.decoding.row_sums import row_sums
 from blockdiff_kernels.head.drawing import draw
 
-__all__ = ["Draws", "RowSampling", "choose_tokens", "noise_keys"]
+__all__ = ["Draws", "RowSampling", "choose_tokens", "noise_keys", "top_tokens"]
 
 _NEVER = float("-inf")
 
@@ -35,6 +36,8 @@ class Draws(NamedTuple):
     """[N, 2] int64 from :func:`noise_keys`"""
     has_filters: bool
     """Whether any row uses top-k or top-p."""
+    min_p: Tensor | None = None
+    """[N] float32, 0 is off; None: for all rows"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class RowSampling:
     """Rows and ids, [K] int64 on the device: pairs that must not be chosen."""
     draws: Draws | None = None
     """None: every row is greedy."""
+    changes: Adjustment | None = None
+    """Of the logits, before anything else is made of them."""
+    top_rows: Tensor | None = None
+    """[K] int64 rows whose most probable tokens are wanted."""
 
     def ban(self, scores: Tensor) -> None:
         """Overwrite scores [L, V] of what may not be chosen."""
@@ -67,8 +74,15 @@ def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor
     if sampling.draws is not None:
         own = sampling.draws
         filters = (own.top_k, own.top_p) if own.has_filters else None
-        tokens[own.rows] = draw(logits[own.rows], own.temperature, own.keys, filters)
+        tokens[own.rows] = draw(logits[own.rows], own.temperature, own.keys, filters, own.min_p)
     return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
+
+
+def top_tokens(logits: Tensor, count: int) -> list[Tensor]:
+    """The ``count`` most probable ids [K, count] int64 of logits [K, V], best first, and their
+    log probabilities [K, count] float32; fewer where V is smaller."""
+    log_probs, ids = torch.log_softmax(logits, dim=1).topk(min(count, logits.shape[1]), dim=1)
+    return [ids, log_probs]
 
 
 def entropies(logits: Tensor) -> Tensor:

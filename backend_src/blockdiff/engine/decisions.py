@@ -3,6 +3,7 @@
 Knows the slot table and the plan; knows nothing of devices or of how tokens are chosen.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,8 +110,8 @@ def _is_settled(
     return is_confirmed | is_over
 
 
-def overwrite(decisions: Decisions, groups: Ints, others: Decisions) -> None:
-    """Put ``others``, of ``groups`` [N] alone, in these groups' lines of ``decisions``."""
+def overwrite(decisions: Decisions, groups: Ints, others: Decisions) -> Decisions:
+    """``decisions``, written over, with ``others``, of ``groups`` [N] alone, in their lines."""
     for mine, theirs in (
         (decisions.canvas, others.canvas),
         (decisions.log_probs, others.log_probs),
@@ -118,3 +119,8 @@ def overwrite(decisions: Decisions, groups: Ints, others: Decisions) -> None:
         (decisions.is_settled, others.is_settled),
     ):
         mine[groups] = theirs
+    if others.origins is None:
+        return decisions
+    origins = np.tile(np.arange(decisions.canvas.shape[1]), (len(decisions.canvas), 1))
+    origins[groups] = others.origins
+    return replace(decisions, origins=origins)

@@ -4,6 +4,7 @@ Knows nothing of requests or of what the decisions mean for them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,20 @@ import torch
 from torch import Tensor
 
 from blockdiff.decoding.acceptance import ENTROPY_BOUNDED
+from blockdiff.decoding.adjust import adjust
 from blockdiff.decoding.alternatives import best_unbanned, choose_alternatives
 from blockdiff.decoding.levenshtein import Choices, Controls
-from blockdiff.decoding.sampling import choose_tokens, entropies
+from blockdiff.decoding.sampling import choose_tokens, entropies, top_tokens
 from blockdiff.engine.decisions import Chosen, block_width, decide, overwrite, spread
 from blockdiff.engine.device_blocks import read_decisions, update_blocks
 from blockdiff.engine.fused_choice import choose_at_once, is_possible, usable_head
 from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.rounds import Rounds
-from blockdiff.engine.row_rules import RowRules, make_rules
+from blockdiff.engine.row_rules import RowRules, TopRows, make_rules
 from blockdiff.models.base import BlockDiffusionModel, RoundBatch
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Ints
+from blockdiff.scheduler.decisions import TopTokens
 from blockdiff.transfer import Array, fetch
 from blockdiff_kernels.denoise import Preview
 from blockdiff_kernels.implementation import TRITON, choose
@@ -54,13 +57,14 @@ def run_round(
             for own in found[1:]:
                 statistics.publish(own)
             return read_decisions(found[0], block_width(table, plan))
-    lines = _choose(model, hidden, rules, has_entropy, controls)
+    lines, top = _choose(model, hidden, rules, has_entropy, controls)
     updated = _updated(table, plan, lines, has_entropy)
     # Of blocks that the device has updated, only those with insertions, deletions need the lines.
     wanted = lines if is_edited.any() or not updated else []
-    found = fetch([*wanted, *updated, *counts])
+    found = fetch([*wanted, *updated, *top, *counts])
     if counts:
         statistics.publish(found.pop())
+    tops = [found.pop() for _ in top]
     if updated:
         decisions = read_decisions(found.pop(), block_width(table, plan))
     else:
@@ -68,10 +72,10 @@ def run_round(
     if is_edited.any():
         edited = np.flatnonzero(is_edited)
         choices = _choices(table, plan, found[:2] + found[2 + has_entropy :], edited)
-        resample = _resampler(model, hidden, plan, edited)
+        resample = _resampler(model, hidden, plan, edited, rules)
         update = insert_delete.decide(table, plan.group_slots[edited], choices, resample)
-        overwrite(decisions, edited, update)
-    return decisions
+        decisions = overwrite(decisions, edited, update)
+    return decisions if rules.top is None else with_top(decisions, plan, rules.top, tops)
 
 
 def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
@@ -95,6 +99,16 @@ def _is_watched(table: SlotTable, plan: RoundPlan) -> bool:
     return bool(table.wants_canvases[plan.group_slots].any())
 
 
+def with_top(
+    decisions: Decisions, plan: RoundPlan, wanted: TopRows, found: Sequence[Array]
+) -> Decisions:
+    """``decisions`` with log probabilities and ids [N, T] ``found`` of the ``wanted`` rows."""
+    log_probs, ids = found
+    groups, places = plan.row_groups[wanted.rows], plan.row_places[wanted.rows]
+    top = TopTokens(groups, places, ids.astype(np.int64), log_probs.astype(np.float32))
+    return replace(decisions, top=top)
+
+
 def _updated(
     table: SlotTable, plan: RoundPlan, lines: Sequence[Tensor], has_entropy: bool
 ) -> list[Tensor]:
@@ -110,31 +124,44 @@ def _choose(
     rules: RowRules,
     has_entropy: bool,
     controls: Controls | None,
-) -> list[Tensor]:
+) -> tuple[list[Tensor], list[Tensor]]:
     """Token ids [L] int64 and log confidences [L] float32 of the rows; where wanted, entropies.
 
     With ``controls``, four more lines: ids and log probabilities of the best token, masks included,
-    and of the best that is no control token. Works on a tile of logits at a time, or without any.
+    and of the best that is no control token. Besides them ids and log probabilities [N, T] of the
+    most probable tokens of rows that want them, or nothing. Works on a tile of logits at a time,
+    or without any.
     """
     head = usable_head(model.output_head, hidden)
     if head is not None and is_possible(rules, controls is not None):
-        return choose_at_once(head, hidden, rules, has_entropy, controls)
+        return choose_at_once(head, hidden, rules, has_entropy, controls), []
     tile = SAMPLED_TILE if rules.draws is not None else GREEDY_TILE
     size, count = max(tile // model.info.vocab_size, 1), len(hidden)
-    tiles = []
+    tiles, tops = [], []
     # without rows once too, for lines of no length
     for start in range(0, max(count, 1), size):
         end = min(start + size, count)
         logits = model.head(hidden[start:end])
-        spread_out = [entropies(logits)] if has_entropy else []
         sampling = rules.tile(start, end, logits.device)
+        if sampling.changes is not None:
+            adjust(logits, sampling.changes)
+        if rules.top is not None and sampling.top_rows is not None:
+            tops.append(top_tokens(logits[sampling.top_rows], rules.top.most))
+        spread_out = [entropies(logits)] if has_entropy else []
         if controls is None:
             first, second = choose_tokens(logits, sampling)
             tiles.append([first, second, *spread_out])
         else:
             first, second, *others = choose_alternatives(logits, sampling, controls)
             tiles.append([first, second, *spread_out, *others])
-    return tiles[0] if len(tiles) == 1 else [torch.cat(parts) for parts in zip(*tiles, strict=True)]
+    return _joined(tiles), _joined(tops)
+
+
+def _joined(tiles: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Lines of all tiles, one after the other."""
+    if len(tiles) == 1:
+        return tiles[0]
+    return [torch.cat(parts) for parts in zip(*tiles, strict=True)]
 
 
 def _chosen(lines: Sequence[npt.NDArray[Any]], has_entropy: bool) -> Chosen:
@@ -153,7 +180,11 @@ def _choices(table: SlotTable, plan: RoundPlan, lines: Sequence[Array], edited: 
 
 
 def _resampler(
-    model: BlockDiffusionModel, hidden: Tensor, plan: RoundPlan, edited: npt.NDArray[np.int64]
+    model: BlockDiffusionModel,
+    hidden: Tensor,
+    plan: RoundPlan,
+    edited: npt.NDArray[np.int64],
+    rules: RowRules,
 ) -> Resample:
     """Choose anew at places of the ``edited`` groups, from the same hidden rows."""
     row_of = np.full((len(plan.group_slots), int(plan.row_places.max()) + 1), -1)
@@ -164,9 +195,12 @@ def _resampler(
         places: npt.NDArray[np.int64],
         banned: npt.NDArray[np.int64],
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        rows = torch.from_numpy(row_of[edited[groups], places]).to(hidden.device)
+        chosen = row_of[edited[groups], places]
+        rows = torch.from_numpy(chosen).to(hidden.device)
         pairs = torch.from_numpy(banned).to(hidden.device)
         logits = model.head(hidden.index_select(0, rows))
+        if rules.changes is not None:
+            adjust(logits, rules.changes.tile(chosen, hidden.device))
         tokens, log_probs = best_unbanned(logits, pairs[:, 0], pairs[:, 1])
         best, confidence = fetch([tokens, log_probs])
         return best, confidence

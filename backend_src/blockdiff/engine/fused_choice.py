@@ -25,6 +25,8 @@ def usable_head(head: OutputHead | None, hidden: Tensor) -> OutputHead | None:
 
 def is_possible(rules: RowRules, has_controls: bool) -> bool:
     """Whether kernels can choose by ``rules``."""
+    if rules.needs_logits:
+        return False
     if rules.draws is None or not rules.has_filters:
         return True
     top_k, top_p = rules.draws["top_k"], rules.draws["top_p"]

@@ -18,6 +18,7 @@ from blockdiff.decoding.levenshtein import (
     Update,
     apply_update,
     choose_update,
+    find_origins,
     mask_again,
     places_to_resample,
 )
@@ -96,7 +97,10 @@ class InsertDelete:
         is_early = self._is_early_eos(table, slots, after)
         after = mask_again(after, is_early, self.controls.mask)
         self._remember(slots, rules, before, update, after)
-        return Decisions(after.tokens, after.log_probs, after.is_masked, update.is_settled)
+        origins = None
+        if table.is_traced[slots].any():
+            origins = find_origins(update, rules.block_length, self.controls)
+        return Decisions(after.tokens, after.log_probs, after.is_masked, update.is_settled, origins)
 
     def _recall(self, table: SlotTable, slots: Ints, width: int) -> tuple[Canvases, Rules]:
         memory, updates = self._memory, table.step[slots]

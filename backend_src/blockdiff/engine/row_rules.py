@@ -4,13 +4,14 @@ Knows the slot table and the plan; knows nothing of logits or of what is accepte
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from blockdiff.decoding.sampling import Draws, RowSampling, noise_keys
+from blockdiff.engine.adjustments import RowAdjustments, make_adjustments
 from blockdiff.engine.insert_delete import InsertDelete
 from blockdiff.scheduler import RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Flags, Ints
@@ -18,6 +19,21 @@ from blockdiff.transfer import Array, to_device
 
 # rows and ids, [K] each, in order of rows
 Pairs = tuple[Ints, Ints]
+
+
+class TopRows(NamedTuple):
+    """Rows whose most probable tokens are wanted."""
+
+    rows: Ints
+    """[N], ascending"""
+    most: int
+    """Most that any of them wants."""
+
+    def within(self, start: int, end: int) -> Ints:
+        """Those from ``start`` to ``end``, numbered from there."""
+        part = slice(*np.searchsorted(self.rows, [start, end]).tolist())
+        found: Ints = self.rows[part] - start
+        return found
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,14 @@ class RowRules:
     banned: Pairs | None
     draws: dict[str, npt.NDArray[Any]] | None
     """Arrays of ``Draws`` by name; None: every row is greedy."""
+    changes: RowAdjustments | None = None
+    top: TopRows | None = None
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether only what has all logits of a row can choose by these rules."""
+        has_least = self.draws is not None and "min_p" in self.draws
+        return has_least or self.changes is not None or self.top is not None
 
     @property
     def has_filters(self) -> bool:
@@ -61,7 +85,7 @@ class RowRules:
 
     def tile(self, start: int, end: int, device: torch.device) -> RowSampling:
         """The rules of rows ``start`` to ``end``, numbered from 0, as tensors of ``device``."""
-        if self.banned is None and self.draws is None:
+        if self.banned is None and self.draws is None and not self.needs_logits:
             return RowSampling(self.never)
         arrays: dict[str, Array] = {}
         if self.banned is not None:
@@ -75,11 +99,18 @@ class RowRules:
             drawn = {name: values[part] for name, values in own.items()}
             has_filters = bool((drawn["top_k"] > 0).any() or (drawn["top_p"] < 1).any())
             arrays |= {**drawn, "rows": drawn["rows"] - start}
+        if self.top is not None:
+            arrays["top_rows"] = self.top.within(start, end)
         moved = to_device(arrays, device)
         pairs = None if self.banned is None else (moved.pop("banned_rows"), moved.pop("banned_ids"))
         is_drawn = self.draws is not None and len(arrays["rows"]) > 0
+        top_rows = moved.pop("top_rows", None)
         return RowSampling(
-            self.never, pairs, Draws(**moved, has_filters=has_filters) if is_drawn else None
+            self.never,
+            pairs,
+            Draws(**moved, has_filters=has_filters) if is_drawn else None,
+            None if self.changes is None else self.changes.tile(slice(start, end), device),
+            top_rows,
         )
 
 
@@ -109,8 +140,9 @@ def make_rules(
     can_end_early = (table.eos_allowed_from[slots] > table.block_start[slots]).any()
     is_drawn = table.temperature[slots] > 0
     never = insert_delete.never(bool(is_edited.any()))
+    changes, top = make_adjustments(table, plan), find_top_rows(table, plan)
     if not (can_end_early or is_drawn.any() or is_edited.any()):
-        return RowRules(never, None, None)
+        return RowRules(never, None, None, changes, top)
     row_slots = slots[plan.row_groups]
     positions = table.block_start[row_slots] + plan.row_places
     banned = early_endings(table, row_slots, positions) if can_end_early else None
@@ -118,7 +150,15 @@ def make_rules(
         others = np.flatnonzero(~is_edited[plan.row_groups])
         banned = _join(banned, _every(others, insert_delete.never(False)))
     draws = _draws(table, row_slots, positions) if is_drawn.any() else None
-    return RowRules(never, banned, draws)
+    return RowRules(never, banned, draws, changes, top)
+
+
+def find_top_rows(table: SlotTable, plan: RoundPlan) -> TopRows | None:
+    """Rows of requests that want to know the most probable tokens; None: there are none."""
+    wanted = table.num_top[plan.group_slots]
+    if not wanted.any():
+        return None
+    return TopRows(np.flatnonzero(wanted[plan.row_groups]), int(wanted.max()))
 
 
 def early_endings(table: SlotTable, slots: Ints, positions: Ints) -> Pairs:
@@ -144,10 +184,12 @@ def _join(some: Pairs | None, others: Pairs) -> Pairs:
 def _draws(table: SlotTable, slots: Ints, positions: Ints) -> dict[str, npt.NDArray[Any]]:
     rows = np.flatnonzero(table.temperature[slots] > 0)
     chosen = slots[rows]
-    return {
+    draws = {
         "rows": rows,
         "temperature": table.temperature[chosen],
         "top_k": table.top_k[chosen],
         "top_p": table.top_p[chosen],
         "keys": noise_keys(table.seed[chosen], positions[rows], table.step[chosen]),
     }
+    min_p = table.min_p[chosen]
+    return draws | {"min_p": min_p} if min_p.any() else draws

@@ -12,29 +12,31 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from blockdiff.decoding.adjust import adjust
 from blockdiff.decoding.draws import DrawSource, Places
 from blockdiff.decoding.row_sums import log_totals
-from blockdiff.decoding.sampling import entropies
+from blockdiff.decoding.sampling import entropies, top_tokens
 from blockdiff.decoding.uniform import (
     Progress,
     Rules,
     accept_below,
     advance,
     find_finished,
-    step_temperatures,
 )
+from blockdiff.engine.canvas_rules import CanvasRules, make_canvas_rules
 from blockdiff.engine.device_blocks import read_decisions
 from blockdiff.engine.device_canvases import DeviceCanvases, canvas_arrays
-from blockdiff.engine.forward import SAMPLED_TILE, make_batch
+from blockdiff.engine.forward import SAMPLED_TILE, make_batch, with_top
 from blockdiff.engine.fused_choice import usable_head
 from blockdiff.engine.rounds import Rounds
-from blockdiff.engine.row_rules import as_words, banned_ids, early_endings
+from blockdiff.engine.row_rules import as_words, banned_ids
 from blockdiff.models.base import ConditionedModel, ModelCaches, OutputHead
 from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Flags, Floats, Ints
 from blockdiff.transfer import fetch, to_device
 from blockdiff_kernels import head as heads
 from blockdiff_kernels.denoise import Step
+from blockdiff_kernels.head.drawing import keep_probable
 from blockdiff_kernels.implementation import TRITON, choose
 
 
@@ -72,21 +74,27 @@ class UniformRounds:
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)
+        rules = make_canvas_rules(table, plan, places)
         fresh = self._draws.fresh(places).reshape(len(slots), -1)
-        packed = self._replayed(rounds, hidden, (table, plan), places, fresh)
+        own = (table, plan, places)
+        packed = self._replayed(rounds, hidden, rules, own, fresh)
         wanted: Sequence[Tensor] = [] if packed is None else [packed]
+        top: list[Tensor] = []
         if packed is None:
-            step = self._choose(hidden, places, table, plan, caches)
+            step, top = self._choose(hidden, places, rules, caches)
             canvases = self._canvases(rounds, hidden.device)
             wanted = step if canvases is None else [canvases.renew(table, slots, step, fresh)]
         counts = statistics.due(hits)
-        found = fetch([*wanted, *counts])
+        found = fetch([*wanted, *top, *counts])
         if counts:
             statistics.publish(found.pop())
+        tops = [found.pop() for _ in top]
         if not isinstance(wanted, Step):
-            return read_decisions(found[0], fresh.shape[1])
-        said = Chosen(*(line.reshape(fresh.shape) for line in found))
-        return self._decide(table, slots, said, fresh)
+            decisions = read_decisions(found[0], fresh.shape[1])
+        else:
+            said = Chosen(*(line.reshape(fresh.shape) for line in found))
+            decisions = self._decide(table, slots, said, fresh)
+        return decisions if rules.top is None else with_top(decisions, plan, rules.top, tops)
 
     def _canvases(self, rounds: Rounds, device: torch.device) -> DeviceCanvases | None:
         """What decides on the device and keeps progress there; None: the host does."""
@@ -98,16 +106,16 @@ class UniformRounds:
         self,
         rounds: Rounds,
         hidden: Tensor,
-        where: tuple[SlotTable, RoundPlan],
-        places: Places,
+        rules: CanvasRules,
+        where: tuple[SlotTable, RoundPlan, Places],
         fresh: Ints,
     ) -> Tensor | None:
         """The canvases after this step by a captured one, which stores signals; None: by none."""
+        table, plan, places = where
         keys = None if rounds.canvases is None else self._draws.keys(places)
-        if keys is None:
+        if keys is None or rules.needs_logits:
             return None
-        table, plan = where
-        rows = _by_row(_row_arrays(table, places, plan), keys)
+        rows = _by_row(rules, keys)
         return rounds.renew(hidden, rows, canvas_arrays(table, plan.group_slots, fresh))
 
     def _places(self, table: SlotTable, slots: Ints) -> Places:
@@ -125,53 +133,47 @@ class UniformRounds:
         )
 
     def _choose(
-        self,
-        hidden: Tensor,
-        places: Places,
-        table: SlotTable,
-        plan: RoundPlan,
-        caches: ModelCaches,
-    ) -> Step:
-        """What the L rows say; stores the signals that they give the next step."""
+        self, hidden: Tensor, places: Places, rules: CanvasRules, caches: ModelCaches
+    ) -> tuple[Step, list[Tensor]]:
+        """What the L rows say, and the most probable tokens of those that want them; stores the
+        signals that they give the next step."""
         model, count = self._model, hidden.shape[0]
         assert count == len(places.places), "a preview decides its whole canvas"
         keys, head = self._draws.keys(places), usable_head(model.output_head, hidden)
-        if head is not None and keys is not None:
-            return self._choose_at_once(
-                hidden, head, keys, _row_arrays(table, places, plan), caches
-            )
-        arrays = _row_arrays(table, places, plan)
-        device = to_device(arrays, model.device)
+        if head is not None and keys is not None and not rules.needs_logits:
+            return self._choose_at_once(hidden, head, _by_row(rules, keys), caches), []
+        device = to_device(rules.arrays, model.device)
         sample = self._draws.sampler(places, model.device)
         size = max(SAMPLED_TILE // model.info.vocab_size, 1)
-        tiles = []
+        tiles, tops = [], []
         for start in range(0, count, size):
             rows = slice(start, min(start + size, count))
             logits = model.head(hidden[rows])
+            if rules.changes is not None:
+                adjust(logits, rules.changes.tile(rows, model.device))
+            if rules.top is not None:
+                own = torch.from_numpy(rules.top.within(rows.start, rows.stop)).to(model.device)
+                tops.append(top_tokens(logits[own], rules.top.most))
             log_total = log_totals(logits)
-            ends = np.searchsorted(arrays["banned_rows"], [rows.start, rows.stop]).tolist()
-            banned = (
-                device["banned_rows"][slice(*ends)] - start,
-                device["banned_ids"][slice(*ends)],
-            )
-            logits[banned] = -torch.inf
+            logits[rules.banned(rows, device)] = -torch.inf
             best, best_ids = logits.max(dim=1)
             scaled = logits.div_(device["temperature"][rows, None])
-            tiles.append((best_ids, sample(scaled, rows), best - log_total, entropies(scaled)))
+            kept = keep_probable(scaled, device["min_p"][rows]) if rules.has_least else scaled
+            tiles.append((best_ids, sample(kept, rows), best - log_total, entropies(scaled)))
             where = (device["slots"][rows], device["places"][rows])
             model.store_signals(caches, model.expect(scaled), *where)
-        return Step(*(torch.cat(parts) for parts in zip(*tiles, strict=True)))
+        step = Step(*(torch.cat(parts) for parts in zip(*tiles, strict=True)))
+        return step, [torch.cat(parts) for parts in zip(*tops, strict=True)]
 
     def _choose_at_once(
         self,
         hidden: Tensor,
         head: OutputHead,
-        keys: Ints,
         arrays: dict[str, npt.NDArray[Any]],
         caches: ModelCaches,
     ) -> Step:
         """``_choose`` by kernels that keep no logits."""
-        moved = to_device(_by_row(arrays, keys), hidden.device)
+        moved = to_device(arrays, hidden.device)
         draws = heads.RowDraws(moved["temperature"], moved["keys"])
         rules = heads.Rules(moved["banned"], draws, heads.Entropy.SCALED)
         found = heads.choose(hidden, *head, rules)
@@ -205,22 +207,9 @@ class UniformRounds:
         )
 
 
-def _row_arrays(table: SlotTable, places: Places, plan: RoundPlan) -> dict[str, npt.NDArray[Any]]:
-    """What the rows of the canvases need besides their logits."""
-    slots = plan.group_slots[plan.row_groups]
-    left = (table.step[slots], table.schedule_steps[slots])
-    banned_rows, banned_ids = early_endings(table, slots, places.positions)
-    return {
-        "slots": slots,
-        "places": plan.row_places,
-        "temperature": step_temperatures(*left, table.t_min[slots], table.t_max[slots]),
-        "banned_rows": banned_rows,
-        "banned_ids": banned_ids,
-    }
-
-
-def _by_row(arrays: dict[str, npt.NDArray[Any]], keys: Ints) -> dict[str, npt.NDArray[Any]]:
-    """``_row_arrays`` as kernels read them: bans a line [L, W] each, and keys [L, 2] in words."""
+def _by_row(rules: CanvasRules, keys: Ints) -> dict[str, npt.NDArray[Any]]:
+    """Arrays of ``rules`` as kernels read them: bans a line [L, W] each, keys [L, 2] in words."""
+    arrays = dict(rules.arrays)
     pairs = (arrays.pop("banned_rows"), arrays.pop("banned_ids"))
     return arrays | {"banned": banned_ids((), pairs, len(keys)), "keys": as_words(keys)}
 

@@ -6,19 +6,18 @@ Every text names the field, its value and what is allowed. Knows nothing of slot
 from dataclasses import replace
 from typing import NamedTuple
 
-from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
+from blockdiff.core import DecodingParams, Mode, Request
 from blockdiff.decoding.acceptance import NO_THRESHOLD
 from blockdiff.decoding.uniform import ENTROPY_BOUND
 from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.ranges import MAX_ENTROPY_BOUND, check_integer, check_number
 from blockdiff.engine.validate_pins import check_pins
+from blockdiff.engine.validate_sampling import check_sampling
 from blockdiff.engine.validate_uniform import check_uniform, fill_uniform
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.models.base import ModelInfo
 from blockdiff.scheduler import MAX_EOS_IDS
 
-MAX_TEMPERATURE = 100.0
-MAX_SEED = 2**64 - 1
 MAX_POST_STEPS = 1024
 MAX_PRIORITY = 1000
 DEFAULT_ENTROPY_BOUND = 0.35
@@ -67,7 +66,7 @@ def check_request(
     check_integer("priority", request.priority, 0, MAX_PRIORITY)
     _check_lengths(request, config, max_context)
     _check_endings(request, info, has_tokenizer)
-    _check_sampling(request.sampling)
+    check_sampling(request, info)
     _check_decoding(request.decoding, info)
     check_uniform(request, info)
     _check_editing(request, info)
@@ -113,15 +112,6 @@ def _check_endings(request: Request, info: ModelInfo, has_tokenizer: bool) -> No
         raise RequestError("stop_strings: an empty string is not allowed")
     if not has_tokenizer:
         raise UnsupportedError("stop_strings: this model has no tokenizer; use eos_ids")
-
-
-def _check_sampling(sampling: SamplingParams) -> None:
-    check_number("temperature", sampling.temperature, 0.0, MAX_TEMPERATURE)
-    check_integer("top_k", sampling.top_k, 0, 2**31 - 1)
-    check_number("top_p", sampling.top_p, 0.0, 1.0)
-    if sampling.top_p == 0:
-        raise RequestError("top_p: 0.0 is not allowed; allowed is above 0.0, up to 1.0")
-    check_integer("seed", sampling.seed, 0, MAX_SEED)
 
 
 def _check_decoding(decoding: DecodingParams, info: ModelInfo) -> None:

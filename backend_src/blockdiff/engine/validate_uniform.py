@@ -9,10 +9,11 @@ from blockdiff.core import DecodingParams, Request
 from blockdiff.decoding.uniform import ENTROPY_BOUND
 from blockdiff.engine.ranges import MAX_ENTROPY_BOUND, check_integer, check_number
 from blockdiff.errors import RequestError
+from blockdiff.limits import MAX_TEMPERATURE
 from blockdiff.models.base import ModelInfo
 
 MAX_STEPS = 4096
-MAX_TEMPERATURE = 100.0
+
 OWN_FIELDS = ("t_min", "t_max", "stability_threshold", "confidence_threshold")
 
 

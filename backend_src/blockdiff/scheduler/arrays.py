@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blockdiff.scheduler.pins import NO_PINS, Pins
+from blockdiff.scheduler.token_pairs import NO_PAIRS, TokenPairs
 
 Ints = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.int32]
@@ -75,7 +76,19 @@ class SlotArrays:
         self.temperature: Floats = np.zeros(self.num_slots, np.float32)
         self.top_k = self._ints()
         self.top_p: Floats = np.ones(self.num_slots, np.float32)
+        self.min_p: Floats = np.zeros(self.num_slots, np.float32)
         self.seed: npt.NDArray[np.uint64] = np.zeros(self.num_slots, np.uint64)
+        # Whether logits are changed before anything is chosen, and by how much.
+        self.is_adjusted: Flags = np.zeros(self.num_slots, np.bool_)
+        self.is_counted: Flags = np.zeros(self.num_slots, np.bool_)
+        self.pairs: list[TokenPairs] = [NO_PAIRS] * self.num_slots
+        self.repetition_penalty: Floats = np.ones(self.num_slots, np.float32)
+        self.presence_penalty: Floats = np.zeros(self.num_slots, np.float32)
+        self.frequency_penalty: Floats = np.zeros(self.num_slots, np.float32)
+        # What results tell of each token besides its log prob, if anything.
+        self.is_traced: Flags = np.zeros(self.num_slots, np.bool_)
+        self.wants_steps: Flags = np.zeros(self.num_slots, np.bool_)
+        self.num_top = self._ints()
 
     def _make_blocks(self) -> None:
         # All blocks of a slot but a truncated last one; the grid of commits.

@@ -27,6 +27,15 @@ class Guesses(NamedTuple):
     log_probs: Floats
 
 
+class TopTokens(NamedTuple):
+    """Most probable tokens of some decided rows, best first."""
+
+    groups: Ints  # [N]
+    places: Ints  # [N]
+    ids: Ints  # [N, T]
+    log_probs: Floats  # [N, T]
+
+
 @dataclass(frozen=True)
 class Decisions:
     """What a round made of the open block of each of the plan's groups, on the host.
@@ -44,6 +53,10 @@ class Decisions:
     """[G] no token of a place that is not open will change."""
     guesses: Guesses | None = None
     """For requests that watch their canvases; None where ``canvas`` says all there is."""
+    origins: Ints | None = None
+    """[G, B] place that each token had before, -1 for a new mask; None: nothing has moved."""
+    top: TopTokens | None = None
+    """Of rows whose requests ask for them."""
 
 
 NOTHING = Decisions(

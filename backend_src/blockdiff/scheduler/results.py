@@ -6,10 +6,13 @@ Knows nothing of why a block ends or of what follows it.
 from blockdiff.core import BlockResult
 from blockdiff.scheduler.arrays import Ints
 from blockdiff.scheduler.table import SlotTable
+from blockdiff.scheduler.traces import NO_TRACE
 
 
 def block_results(table: SlotTable, slots: Ints, ends: Ints) -> list[BlockResult]:
     """Open blocks of ``slots`` [N] up to places ``ends`` [N], without prompts; none is final."""
+    is_traced = table.is_traced[slots].any()
+    traces = table.traces.of(table, slots, ends) if is_traced else [NO_TRACE] * len(slots)
     lines = zip(
         table.uid[slots].tolist(),
         table.first_response[slots].tolist(),
@@ -21,6 +24,7 @@ def block_results(table: SlotTable, slots: Ints, ends: Ints) -> list[BlockResult
         table.prompt_length[slots].tolist(),
         table.thresholds_used(slots),
         table.schedule_steps[slots].tolist(),
+        traces,
         strict=True,
     )
     return [
@@ -30,9 +34,11 @@ def block_results(table: SlotTable, slots: Ints, ends: Ints) -> list[BlockResult
             token_ids=tuple(tokens[first:end]),
             log_probs=tuple(log_probs[first:end]),
             denoise_steps=steps,
-            num_input_tokens=prompt_length,
+            num_input_tokens=length,
             threshold=threshold,
             step_cap=cap or None,
+            settled_steps=trace.steps,
+            top_log_probs=trace.top,
         )
-        for uid, first, end, tokens, log_probs, index, steps, prompt_length, threshold, cap in lines
+        for uid, first, end, tokens, log_probs, index, steps, length, threshold, cap, trace in lines
     ]

@@ -167,6 +167,9 @@ class Scheduler:
 
     def _write_canvases(self, slots: Ints, decisions: Decisions) -> None:
         table, width = self.table, decisions.canvas.shape[1]
+        traced = np.flatnonzero(table.is_traced[slots])
+        if len(traced):
+            table.traces.record(table, slots, traced, decisions)
         table.canvas[slots, :width] = decisions.canvas
         table.log_probs[slots, :width] = decisions.log_probs
         table.masked[slots, :width] = decisions.is_open

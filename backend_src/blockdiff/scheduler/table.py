@@ -16,6 +16,8 @@ from blockdiff.decoding.uniform import ENTROPY_BOUND
 from blockdiff.scheduler.arrays import NO_TOKEN, Ints, SlotArrays
 from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
+from blockdiff.scheduler.token_pairs import NO_PAIRS, pairs_of
+from blockdiff.scheduler.traces import Traces
 
 DEFAULT_POST_STEPS = 16
 # A request rises by one priority whenever so many times all slots have been given to later ones.
@@ -49,6 +51,7 @@ class SlotTable(SlotArrays):
         self._arrivals = 0
         self.pressure = 0.0
         self.mask_token_id = mask_token_id
+        self.traces = Traces(num_slots)
 
     @property
     def has_random_canvases(self) -> bool:
@@ -89,6 +92,10 @@ class SlotTable(SlotArrays):
         self.end_position[slot] = prompt_length + request.max_tokens
         self._set_endings(slot, request)
         self._set_choices(slot, request.sampling, request.decoding, threshold)
+        self._set_adjustments(slot, request)
+        self.wants_steps[slot] = request.wants_step_map
+        self.num_top[slot] = request.num_top_log_probs
+        self.is_traced[slot] = request.wants_step_map or request.num_top_log_probs > 0
 
         self.full_length[slot] = block_length
         self.block_index[slot] = -1
@@ -124,7 +131,17 @@ class SlotTable(SlotArrays):
         self.temperature[slot] = sampling.temperature
         self.top_k[slot] = sampling.top_k
         self.top_p[slot] = sampling.top_p
+        self.min_p[slot] = sampling.min_p
         self.seed[slot] = sampling.seed
+
+    def _set_adjustments(self, slot: int, request: Request) -> None:
+        sampling = request.sampling
+        self.pairs[slot] = pairs_of(request)
+        self.is_adjusted[slot] = self.pairs[slot] is not NO_PAIRS
+        self.is_counted[slot] = self.pairs[slot].is_counted
+        self.repetition_penalty[slot] = sampling.repetition_penalty
+        self.presence_penalty[slot] = sampling.presence_penalty
+        self.frequency_penalty[slot] = sampling.frequency_penalty
 
     def open_blocks(self, slots: Ints, starts: Ints) -> None:
         """Begin the next blocks of ``slots`` [N] at absolute positions ``starts`` [N].
@@ -146,6 +163,8 @@ class SlotTable(SlotArrays):
         self.masked[slots] = np.arange(self.masked.shape[1]) < lengths[:, None]
         self.log_probs[slots] = 0.0
         self.pinned[slots] = False
+        if self.is_traced[slots].any():
+            self.traces.forget(slots)
         if self._opening.load_aware is not None:
             self._give_way(slots[self.is_elastic[slots]], self._opening.load_aware)
         for slot in slots.tolist():
@@ -220,3 +239,6 @@ class SlotTable(SlotArrays):
         self.deadline[slot] = math.inf
         self.final[slot] = self.written[slot] = 0
         self.pins[slot] = NO_PINS
+        self.pairs[slot] = NO_PAIRS
+        self.is_adjusted[slot] = self.is_counted[slot] = self.is_traced[slot] = False
+        self.num_top[slot] = 0

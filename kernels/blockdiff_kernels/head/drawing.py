@@ -1,4 +1,4 @@
-"""Drawing one token per row of logits: temperature, top-k and top-p, by Gumbel-max.
+"""Drawing one token per row of logits: temperature, top-k, top-p and min-p, by Gumbel-max.
 
 Knows nothing of what may not be chosen.
 """
@@ -14,15 +14,21 @@ _NEVER = float("-inf")
 
 
 def draw(
-    logits: Tensor, temperature: Tensor, keys: Tensor, filters: tuple[Tensor, Tensor] | None
+    logits: Tensor,
+    temperature: Tensor,
+    keys: Tensor,
+    filters: tuple[Tensor, Tensor] | None,
+    min_p: Tensor | None = None,
 ) -> Tensor:
     """Ids [N] int64 drawn from ``logits`` [N, V] with temperature [N] and noise of keys [N, 2].
 
-    ``filters``: top-k [N], 0 is off, and top-p [N], 1 is off.
+    ``filters``: top-k [N], 0 is off, and top-p [N], 1 is off; ``min_p`` [N], 0 is off.
     """
     scores = logits / temperature.clamp_min(LEAST_TEMPERATURE)[:, None]
     if filters is not None:
         scores = keep_best(scores, *filters)
+    if min_p is not None:
+        scores = keep_probable(scores, min_p)
     return (scores + gumbel_noise(keys, scores.shape[1])).argmax(dim=1)
 
 
@@ -38,3 +44,9 @@ def keep_best(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     is_dropped = (before >= top_p[:, None]) & (places[None, :] > 0) & (top_p[:, None] < 1)
     ordered = torch.where(is_dropped, _NEVER, ordered)
     return torch.empty_like(scores).scatter_(1, order, ordered)
+
+
+def keep_probable(scores: Tensor, min_p: Tensor) -> Tensor:
+    """Keep tokens that are at least ``min_p`` [N] times as probable as the best one."""
+    least = scores.amax(dim=1) + min_p.log()
+    return scores.masked_fill(scores < least[:, None], _NEVER)

@@ -119,6 +119,9 @@ def overwrite(decisions: Decisions, groups: Ints, others: Decisions) -> Decision
         (decisions.is_settled, others.is_settled),
     ):
         mine[groups] = theirs
+    if decisions.guesses is not None:
+        # their places have moved
+        decisions.guesses.tokens[groups] = NO_TOKEN
     if others.origins is None:
         return decisions
     origins = np.tile(np.arange(decisions.canvas.shape[1]), (len(decisions.canvas), 1))

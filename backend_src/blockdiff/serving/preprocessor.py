@@ -151,6 +151,7 @@ def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> Re
     return RequestSpec(
         max_tokens=max_tokens,
         stream=given.get("stream", False),
+        stream_denoise=given.get("stream_denoise", False),
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,
         top_k=given.get("top_k", 0),

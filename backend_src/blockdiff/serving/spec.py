@@ -45,6 +45,7 @@ class RequestSpec(_Wire):
     denoise_steps: int | None = None
     threshold: float | None = None
     is_elastic: bool = False
+    stream_denoise: bool = False
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -69,6 +70,7 @@ class RequestSpec(_Wire):
                 is_elastic=self.is_elastic,
             ),
             deadline=deadline,
+            wants_canvases=self.stream_denoise,
         )
 
 

@@ -20,6 +20,8 @@ from blockdiff.serving.fields import (
 )
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.serving.model_facts import FactsReader, facts_file
+from blockdiff.serving.rules import check_rules
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
 from blockdiff.serving.values import merge_values
@@ -33,6 +35,7 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._settings = settings
         self._max_context = max_context
+        self._facts = FactsReader(facts_file(settings.relay_socket))
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
@@ -41,7 +44,8 @@ class Preprocessor:
         """Raises RequestError with one clear line for anything that cannot be honoured."""
         self._limit_bytes(tensors)
         given = merge_values(tensors, parameters, self._limits)
-        is_chat = _is_chat(given)
+        check_rules(given)
+        is_chat = bool(given.get("messages"))
         stop_words = _stop_words(given.get("stop_words", []))
         ids = self._encode_chat(given) if is_chat else self._encode_text(given["text_input"])
         max_tokens = self._max_tokens(given.get("max_tokens"), len(ids))
@@ -60,7 +64,11 @@ class Preprocessor:
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
         )
-        return ids, _spec(given, max_tokens, context)
+        spec = _spec(given, max_tokens, context)
+        facts = self._facts.read()
+        if facts is not None:
+            facts.check(spec.engine_request(0, tuple(ids), None))
+        return ids, spec
 
     def _limit_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         limit = self._settings.max_prompt_bytes
@@ -108,24 +116,6 @@ class Preprocessor:
         return given
 
 
-def _is_chat(given: Mapping[str, Any]) -> bool:
-    text, messages = given.get("text_input"), given.get("messages")
-    if text and messages:
-        raise RequestError("messages: got both text_input and messages, allowed one of them")
-    if messages:
-        if not given.get("exclude_input_in_output", True):
-            raise refuse("exclude_input_in_output", False, "true with messages")
-        return True
-    if text is None:
-        name = "messages" if messages is not None else "text_input"
-        raise RequestError(f"{name}: got nothing, allowed one of text_input and messages")
-    if given.get("tools", "").strip():
-        raise RequestError("tools: got tools with text_input, allowed only with messages")
-    if given.get("enable_thinking") is not None:
-        raise refuse("enable_thinking", given["enable_thinking"], "nothing with text_input")
-    return False
-
-
 def _stop_words(given: list[str]) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word for word in given if word))
     if len(words) > MAX_STOP_WORDS:
@@ -139,9 +129,6 @@ def _stop_words(given: list[str]) -> tuple[str, ...]:
 def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
-        for other in ("threshold", "denoise_steps"):
-            if other in given:
-                raise refuse("quality", given["quality"], f"nothing together with {other}")
         threshold = QUALITY_THRESHOLDS[given["quality"]]
     temperature = given.get("temperature", BY_NAME["temperature"].default)
     # greedy answers do not depend on it, but some models draw their canvases at any temperature

@@ -77,6 +77,12 @@ KNOBS: tuple[Knob, ...] = (
         lambda a, b: b.last["finish_reason"] == "tool_calls" and not a.joined("tool_calls"),
     ),
     Knob(
+        "tool_choice",
+        chat("what is the weather in Paris in celsius", max_tokens=64, tools=json.dumps([TOOL])),
+        {"tool_choice": "none"},
+        lambda a, b: a.last["finish_reason"] == "tool_calls" != b.last["finish_reason"],
+    ),
+    Knob(
         "enable_thinking",
         chat("458+367", max_tokens=64, enable_thinking=False),
         {"enable_thinking": True},

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blockdiff.errors import RequestError
+from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
@@ -24,8 +24,9 @@ from blockdiff.serving.model_facts import FactsReader, facts_file
 from blockdiff.serving.rules import check_rules
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
+from blockdiff.serving.tool_choice import ToolChoice, choose_tools
 from blockdiff.serving.values import merge_values
-from blockdiff.text import Tokenizer
+from blockdiff.text import Tokenizer, find_tool_form, offered_types
 
 
 class Preprocessor:
@@ -36,6 +37,8 @@ class Preprocessor:
         self._settings = settings
         self._max_context = max_context
         self._facts = FactsReader(facts_file(settings.relay_socket))
+        found = find_tool_form(settings.model, tokenizer, settings.tool_form)
+        self._tool_form = found.form
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
@@ -47,28 +50,43 @@ class Preprocessor:
         check_rules(given)
         is_chat = bool(given.get("messages"))
         stop_words = _stop_words(given.get("stop_words", []))
-        ids = self._encode_chat(given) if is_chat else self._encode_text(given["text_input"])
+        choice = choose_tools(given, parse_tools(given.get("tools", "")))
+        if choice.is_required:
+            raise UnsupportedError("tool_choice: required calls are not supported; give auto")
+        text = given.get("text_input", "")
+        ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
         max_tokens = self._max_tokens(given.get("max_tokens"), len(ids))
         min_tokens = given.get("min_tokens", 0)
         if min_tokens > max_tokens:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
-        is_echo = not given.get("exclude_input_in_output", True)
-        context = TextContext(
-            stop_words=stop_words,
-            min_tokens=min_tokens,
-            is_chat=is_chat,
-            think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
-            has_tools=is_chat and bool(given.get("tools")),
-            echo=given["text_input"] if is_echo else "",
-            return_log_probs=given.get("return_log_probs", False),
-            return_num_input_tokens=given.get("return_num_input_tokens", True),
-            return_num_output_tokens=given.get("return_num_output_tokens", True),
-        )
+        context = self._context(given, ids, choice, stop_words)
         spec = _spec(given, max_tokens, context)
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
         return ids, spec
+
+    def _context(
+        self,
+        given: Mapping[str, Any],
+        ids: list[int],
+        choice: ToolChoice,
+        stop_words: tuple[str, ...],
+    ) -> TextContext:
+        is_chat = bool(given.get("messages"))
+        is_echo = not given.get("exclude_input_in_output", True)
+        return TextContext(
+            stop_words=stop_words,
+            min_tokens=given.get("min_tokens", 0),
+            is_chat=is_chat,
+            think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
+            tool_form=self._tool_form.name if choice.tools else None,
+            tools=offered_types(choice.tools),
+            echo=given["text_input"] if is_echo else "",
+            return_log_probs=given.get("return_log_probs", False),
+            return_num_input_tokens=given.get("return_num_input_tokens", True),
+            return_num_output_tokens=given.get("return_num_output_tokens", True),
+        )
 
     def _limit_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         limit = self._settings.max_prompt_bytes
@@ -86,11 +104,10 @@ class Preprocessor:
             raise RequestError("text_input: got an empty prompt, allowed at least one token")
         return self._limited("text_input", ids)
 
-    def _encode_chat(self, given: Mapping[str, Any]) -> list[int]:
+    def _encode_chat(self, given: Mapping[str, Any], choice: ToolChoice) -> list[int]:
         messages = parse_messages(given["messages"])
-        tools = parse_tools(given.get("tools", ""))
         ids = self._tokenizer.apply_chat_template(
-            messages, tools, given.get("enable_thinking"), self._max_context
+            messages, choice.tools, given.get("enable_thinking"), self._max_context
         )
         return self._limited("messages", ids)
 

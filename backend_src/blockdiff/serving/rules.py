@@ -42,6 +42,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("tools", "nothing with text_input; only with messages", _lacks("tools", "messages")),
     Rule(
+        "tool_choice",
+        "none with text_input",
+        lambda given: (
+            given.get("tool_choice", "none").strip() not in ("", "none")
+            and not _asks("messages")(given)
+        ),
+    ),
+    Rule(
         "enable_thinking",
         "nothing with text_input; only with messages",
         lambda given: given.get("enable_thinking") is not None and not _asks("messages")(given),

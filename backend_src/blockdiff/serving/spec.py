@@ -49,6 +49,8 @@ class RequestSpec(_Wire):
     threshold: float | None = None
     is_elastic: bool = False
     stream_denoise: bool = False
+    pinned: tuple[tuple[int, int], ...] = ()
+    priority: int = 0
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -74,6 +76,8 @@ class RequestSpec(_Wire):
             ),
             deadline=deadline,
             wants_canvases=self.stream_denoise,
+            pinned=self.pinned,
+            priority=self.priority,
         )
 
 

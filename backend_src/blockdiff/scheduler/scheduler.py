@@ -12,6 +12,7 @@ from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.arrays import Flags, Ints
+from blockdiff.scheduler.canvases import watched_canvases, with_canvases
 from blockdiff.scheduler.certify import Certifier
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
@@ -140,7 +141,9 @@ class Scheduler:
         has_written = np.zeros(table.num_slots, np.bool_)
         has_written[plan.prefill_slots] = has_written[plan.commit_slots] = True
         self.reuse.keep(slots[is_sound & has_written[slots]])
-        return self._finish_blocks(slots, ~is_sound)
+        watched = watched_canvases(table, slots, decisions, table.may_change(slots))
+        results = self._finish_blocks(slots, ~is_sound)
+        return with_canvases(watched, results) if watched else results
 
     def _advance_prefill(self, plan: RoundPlan) -> None:
         table, slots = self.table, plan.prefill_slots
@@ -176,16 +179,9 @@ class Scheduler:
 
     def _endings(self, slots: Ints) -> Ending:
         table = self.table
-        may_change = table.masked[slots]
-        if table.is_unsettled[slots].any():
-            places = np.arange(may_change.shape[1])
-            is_open = places < table.block_length[slots][:, None]
-            is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
-            is_open &= ~table.is_certified(slots)
-            may_change |= is_open & table.is_unsettled[slots][:, None]
         return find_endings(
             table.canvas[slots],
-            may_change,
+            table.may_change(slots),
             table.block_length[slots],
             table.first_ending(slots),
             table.eos_ids[slots],

@@ -98,9 +98,7 @@ class SlotTable(SlotArrays):
         self._set_endings(slot, request)
         self._set_choices(slot, request.sampling, request.decoding, threshold)
         self._set_adjustments(slot, request)
-        self.wants_steps[slot] = request.wants_step_map
-        self.num_top[slot] = request.num_top_log_probs
-        self.is_traced[slot] = request.wants_step_map or request.num_top_log_probs > 0
+        self._set_wishes(slot, request)
 
         self.full_length[slot] = block_length
         self.block_index[slot] = -1
@@ -110,6 +108,12 @@ class SlotTable(SlotArrays):
         self.first_response[slot] = tail
         self.state[slot] = SlotState.PREFILL if self.final[slot] else SlotState.DECODE
         return slot
+
+    def _set_wishes(self, slot: int, request: Request) -> None:
+        self.wants_canvases[slot] = request.wants_canvases
+        self.wants_steps[slot] = request.wants_step_map
+        self.num_top[slot] = request.num_top_log_probs
+        self.is_traced[slot] = request.wants_step_map or request.num_top_log_probs > 0
 
     def _set_endings(self, slot: int, request: Request) -> None:
         self.eos_ids[slot] = NO_TOKEN
@@ -213,6 +217,17 @@ class SlotTable(SlotArrays):
         counts = np.where(self.is_constrained, self.certified - self.block_start, 0)[slots]
         flags: Flags = np.arange(self.canvas.shape[1]) < counts[:, None]
         return flags
+
+    def may_change(self, slots: Ints) -> Flags:
+        """Places [G, B] of open blocks whose tokens are not settled."""
+        changing: Flags = self.masked[slots]
+        if self.is_unsettled[slots].any():
+            places = np.arange(changing.shape[1])
+            is_open = places < self.block_length[slots][:, None]
+            is_open &= (places >= self.first_response[slots][:, None]) & ~self.pinned[slots]
+            is_open &= ~self.is_certified(slots)
+            changing |= is_open & self.is_unsettled[slots][:, None]
+        return changing
 
     def settle_blocks(self, slots: Ints) -> None:
         """The tokens of the open blocks of ``slots`` [N] are final; the next round commits them."""

@@ -48,6 +48,9 @@ class RequestSpec(_Wire):
     denoise_steps: int | None = None
     threshold: float | None = None
     is_elastic: bool = False
+    stream_denoise: bool = False
+    pinned: tuple[tuple[int, int], ...] = ()
+    priority: int = 0
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -72,6 +75,9 @@ class RequestSpec(_Wire):
                 is_elastic=self.is_elastic,
             ),
             deadline=deadline,
+            wants_canvases=self.stream_denoise,
+            pinned=self.pinned,
+            priority=self.priority,
         )
 
 

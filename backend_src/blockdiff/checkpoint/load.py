@@ -17,7 +17,7 @@ from blockdiff.checkpoint.quantized_names import QuantizedNames, read_quantized_
 from blockdiff.checkpoint.quantized_source import make_source
 from blockdiff.checkpoint.reader import CheckpointFiles, open_checkpoint, refuse
 from blockdiff.checkpoint.report import LoadMeter, LoadReport
-from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES
+from blockdiff.checkpoint.scheme import KINDS, STORED_DTYPES, W8A8
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
@@ -35,14 +35,16 @@ from blockdiff.models.steady_source import SteadySource
 from blockdiff.models.trunk import LanguageModel
 from blockdiff.models.weights import Shapes
 from blockdiff.weights.ranges import describe
+from blockdiff_kernels.implementation import CPU, REFERENCE, TRITON, choose
+from blockdiff_kernels.int8_rows import is_fast
 
 log = logging.getLogger(__name__)
 
-# what is computed with; projections of the last three are quantised while they are read
+# what is computed with; projections of the last four are quantised while they are read
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
-    **dict.fromkeys(KINDS, torch.bfloat16),
+    **dict.fromkeys((*KINDS, W8A8), torch.bfloat16),
 }
 Progress = Callable[[int, int], None]
 
@@ -102,13 +104,15 @@ def load_with_report(
 ) -> LoadedModel:
     """Load the checkpoint in ``path`` onto ``device``, computing in ``dtype``.
 
-    int8, int4 and fp8 quantise projections while loading and compute in bfloat16.
+    int8, int4 and fp8 quantise projections while loading and compute in bfloat16; w8a8 takes int8
+    weights, stored or quantised while loading, and makes the rows they multiply int8 too.
     ``progress`` is called with (bytes read, bytes in all). Everything wrong with the files is
     reported in one ConfigError, and so are all tensors that hold NaN or infinite values.
     Only the share of ``group.rank`` is read; nothing is exchanged. With ``deterministic`` the bits
     of a request's results do not depend on the batch.
     """
     target = require_device(device)
+    own_notes = check_int8_rows(target) if dtype == W8A8 else ()
     checked = check_files(path, dtype)
     share = Share(checked.config, InOrder(group) if deterministic and group.size > 1 else group)
     files, meter = checked.files, LoadMeter()
@@ -128,7 +132,7 @@ def load_with_report(
     sizes = [tensor_bytes(tensor) for tensor in model_tensors(model)]
     bound = max(sizes) + (sum(sizes) if target.type == "cpu" else 0)
     report = meter.report(len(checked.needed), files.log.bytes_read, bound)
-    return LoadedModel(model, report, checked.notes)
+    return LoadedModel(model, report, (*own_notes, *checked.notes))
 
 
 def _with_numerics(source: DenseSource, deterministic: bool) -> WeightSource:
@@ -180,6 +184,19 @@ def require_device(device: str | torch.device) -> torch.device:
         )
     use_kernels(None, target.type)
     return target
+
+
+def check_int8_rows(device: torch.device) -> tuple[str, ...]:
+    """What to tell of int8 activations on ``device``; ConfigError where there are none."""
+    chosen = choose("quantized_linear", device, (REFERENCE, CPU, TRITON))
+    if device.type != "cpu" or chosen is TRITON:
+        raise ConfigError(
+            f"dtype is {W8A8!r}, which a CPU computes, by no Triton kernel; use int8 on "
+            f"{device} with quantized_linear={chosen}"
+        )
+    if chosen is REFERENCE or is_fast():
+        return ()
+    return (f"dtype {W8A8}: this processor has no AVX-512 VNNI; int8 would be faster",)
 
 
 def _unused_notes(files: CheckpointFiles, unused: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blockdiff.checkpoint.formats import Format, StoredPart, make_format
 from blockdiff.checkpoint.reader import CheckpointFiles
-from blockdiff.checkpoint.scheme import KINDS
+from blockdiff.checkpoint.scheme import KINDS, W8A8
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.config import read_json
 from blockdiff.config.quantization import Quantization, parse_quantization
@@ -76,6 +76,12 @@ def read_quantized_names(
         raise ConfigError(
             f"dtype is {dtype!r}, but {folder} is already quantised ({own.kind}); "
             "use float32 or bfloat16, in which activations are then computed"
+        )
+    if dtype == W8A8 and (own.kind != "int8" or own.group is not None):
+        raise ConfigError(
+            f"dtype is {dtype!r}, which needs int8 weights with one scale per output, but {folder} "
+            f"holds {own.kind}{'' if own.group is None else f' in groups of {own.group}'}; "
+            "use float32 or bfloat16"
         )
     return resolve(own, files.tensors, shapes)
 

@@ -1,6 +1,6 @@
 """Weights with quantised projections: stored so, or quantised while they are read.
 
-Both give ``QuantizedLinear`` and ``ListedExperts`` where a projection is quantised and what
+Both give what ``models.layers.int8`` has for its products where a projection is quantised and what
 ``DenseSource`` gives elsewhere. Knows nothing of families.
 """
 
@@ -13,20 +13,24 @@ from torch import Tensor
 
 from blockdiff.checkpoint.quantized_names import WEIGHT, QuantizedNames
 from blockdiff.checkpoint.regions import Region, whole
-from blockdiff.checkpoint.scheme import KINDS, Scheme, is_quantisable
+from blockdiff.checkpoint.scheme import KINDS, W8A8, Scheme, is_quantisable
 from blockdiff.checkpoint.source import DenseSource
 from blockdiff.checkpoint.stored import StoredTensor
 from blockdiff.errors import ConfigError
 from blockdiff.models.expert_layout import ONE_BY_ONE, PARTS, ExpertLayout, layout_below
 from blockdiff.models.layers.experts import Experts
+from blockdiff.models.layers.int8 import INT8_ROWS, WEIGHT_ONLY, Products
 from blockdiff.models.layers.linear import DenseLinear, Linear, Span, concat_rows
-from blockdiff.models.layers.quantized import ListedExperts, QuantizedLinear
+from blockdiff.models.layers.quantized import QuantizedLinear
 from blockdiff.models.source import WHOLE, ExpertNames, Part
 from blockdiff_kernels.quantized_linear import dequantize
 
 
 class QuantizedSource(DenseSource, ABC):
     """A ``WeightSource`` some of whose projections are quantised."""
+
+    products: Products = WEIGHT_ONLY
+    """Of the model; settled before anything is read."""
 
     @abstractmethod
     def is_quantised(self, module: str) -> bool:
@@ -77,7 +81,7 @@ class QuantizedSource(DenseSource, ABC):
         if names.shared is not None:
             pairs.append(self._shared_expert(names.shared, rank, ways))
         gate_up, down = zip(*pairs, strict=True)
-        return ListedExperts(gate_up, down, names.activation)
+        return self.products.experts(gate_up, down, names.activation)
 
     def has_quantised(self, names: ExpertNames, number: int) -> bool:
         """Whether any projection of a routed expert is quantised."""
@@ -146,7 +150,7 @@ class StoredQuantizedSource(QuantizedSource):
     def quantised(self, module: str, region: Region) -> QuantizedLinear:
         """See ``QuantizedSource``; ConfigError for values that cannot be."""
         values, scale = self._decode(module, region)
-        return QuantizedLinear(values.to(self.device), scale.to(self.device))
+        return self.products.linear(values.to(self.device), scale.to(self.device))
 
     def tensor(self, name: str, rows: Sequence[Span] | None = None) -> Tensor:
         """See ``WeightSource``: a router or a head that is stored quantised is dequantised."""
@@ -223,7 +227,7 @@ class QuantizingSource(QuantizedSource):
 
     def _quantise(self, module: str, weight: Tensor, unit: int) -> QuantizedLinear:
         values, scale = self.scheme.quantise(module, weight, unit)
-        return QuantizedLinear(values.to(self.device), scale.to(self.device))
+        return self.products.linear(values.to(self.device), scale.to(self.device))
 
 
 def _projections(own: str) -> list[str]:
@@ -236,10 +240,15 @@ Options = tuple[Mapping[str, StoredTensor], torch.device, torch.dtype, tuple[str
 
 def make_source(names: QuantizedNames | None, dtype: str, options: Options) -> DenseSource:
     """The source for weights stored as ``names`` says, or quantised to ``dtype`` if it is one."""
+    source: QuantizedSource
     if names is not None:
-        return StoredQuantizedSource(names, *options)
-    if dtype in KINDS:
+        source = StoredQuantizedSource(names, *options)
+    elif dtype in (*KINDS, W8A8):
         if not any(is_quantisable(n.removesuffix(WEIGHT), t.shape) for n, t in options[0].items()):
             raise ConfigError(f"dtype is {dtype!r}, but this model has no projections to quantise")
-        return QuantizingSource(Scheme(dtype), *options)
-    return DenseSource(*options)
+        source = QuantizingSource(Scheme("int8" if dtype == W8A8 else dtype), *options)
+    else:
+        return DenseSource(*options)
+    if dtype == W8A8:
+        source.products = INT8_ROWS
+    return source

@@ -17,6 +17,8 @@ from blockdiff_kernels.quantized_linear import pack_int4
 from blockdiff_kernels.quantized_linear.quantize import quantize_fp8, quantize_int
 
 KINDS = ("int8", "int4", "fp8")
+# int8 weights whose activations become int8 as well; to load, not to store
+W8A8 = "w8a8"
 # high precision, as safetensors writes it
 STORED_DTYPES = ("F32", "BF16", "F16")
 # modules that a rule by shape would take; as lists of exceptions in public formats have them

@@ -21,7 +21,7 @@ def short_dtype(name: str) -> str:
     return _SHORT.get(name, name)
 
 
-_NAMES = "bfloat16 (bf16), int8, int4 or fp8."
+_NAMES = "bfloat16 (bf16), int8, int4, fp8 or w8a8 (int8 activations too)."
 ComputeDtype = Annotated[
     str, typer.Option(help=f"float32 (fp32), {_NAMES}", callback=full_dtype, metavar="DTYPE")
 ]

@@ -150,7 +150,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "threads": _integer(1, 1024),
     "max_context": _integer(1, 1 << 24),
     "device": _choice("cpu", "cuda"),
-    "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8"),
+    "dtype": _choice("float32", "bfloat16", "int8", "int4", "fp8", "w8a8"),
     "deterministic": _yes_or_no,
     "kernels": _kernels,
     "cuda_graphs": _yes_or_no,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from blockdiff_kernels.int8_rows import Int8Weight
 from blockdiff_kernels.moe import cpu, reference
 from blockdiff_kernels.pointwise import FAST, Pointwise
 
@@ -103,6 +104,21 @@ def packed_experts(
     are added up in the order of its ``ids``.
     """
     return cpu.packed_experts(x, weights, ids, gate_up, down, activation)
+
+
+def int8_experts(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Sequence[Int8Weight],
+    down: Sequence[Int8Weight],
+    activation: str = "silu",
+) -> Tensor:
+    """``packed_experts`` whose products are ``int8_rows.int8_linear``.
+
+    gate_up of [2I, H] and down of [H, I], all experts of one width.
+    """
+    return cpu.int8_experts(x, weights, ids, gate_up, down, activation)
 
 
 def experts_one_by_one(

@@ -1,16 +1,20 @@
-"""Sparse experts on a CPU: rows sorted by expert, packed products, a gather that adds up.
+"""Sparse experts on a CPU: rows sorted by expert, a product each, a gather that adds up.
 
 Knows nothing of layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from blockdiff_kernels.int8_rows import Int8Weight, int8_product, quantize_rows
 from blockdiff_kernels.moe.reference import gated
 from blockdiff_kernels.packed import packed_linear
+
+Own = TypeVar("Own")  # an expert's weight
 
 
 def packed_experts(
@@ -22,34 +26,66 @@ def packed_experts(
     activation: str = "silu",
 ) -> Tensor:
     """See the package."""
-    chosen = ids.shape[1]
-    counts = torch.bincount(ids.flatten(), minlength=len(down))[: len(down)].tolist()
-    order = ids.flatten().argsort(stable=True)
+    counts, order = _sort(ids, len(down))
     present = order[: sum(counts)]
     if not len(present):
         return torch.zeros_like(x)
-    rows = x.index_select(0, present // chosen)
-    gate, up = _apply(rows, counts, gate_up).chunk(2, dim=-1)
-    outputs = _apply(gated(gate, up, activation), counts, down)
+    rows = x.index_select(0, present // ids.shape[1])
+    gate, up = _apply(packed_linear, rows, counts, gate_up).chunk(2, dim=-1)
+    outputs = _apply(packed_linear, gated(gate, up, activation), counts, down)
+    return _add_up(outputs, order, weights.to(x.dtype))
+
+
+def int8_experts(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Sequence[Int8Weight],
+    down: Sequence[Int8Weight],
+    activation: str = "silu",
+) -> Tensor:
+    """See the package."""
+    counts, order = _sort(ids, len(down))
+    present = order[: sum(counts)]
+    if not len(present):
+        return torch.zeros_like(x)
+    rows = quantize_rows(x).select(present // ids.shape[1])
+    both = rows.finish(_apply(int8_product, rows.codes, counts, gate_up), x)
+    gate, up = both.chunk(2, dim=-1)
+    inner = quantize_rows(gated(gate, up, activation))
+    outputs = inner.finish(_apply(int8_product, inner.codes, counts, down), x)
+    return _add_up(outputs, order, weights.to(x.dtype))
+
+
+def _sort(ids: Tensor, experts: int) -> tuple[list[int], Tensor]:
+    """Rows of each expert, and places in ``ids`` by expert; those elsewhere come last."""
+    counts: list[int] = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
+    return counts, ids.flatten().argsort(stable=True)
+
+
+def _add_up(outputs: Tensor, order: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums of each row's ``outputs`` [N, H], which lie as ``order`` says."""
     # where each chosen expert's output lies
     places = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
-    if len(present) < len(order):
+    present = len(outputs)
+    if present < len(order):
         # experts that are elsewhere come last, and add a row of zeros
         outputs = torch.cat((outputs, outputs.new_zeros(1, outputs.shape[1])))
-        places = places.clamp_max(len(present))
+        places = places.clamp_max(present)
     y: Tensor = functional.embedding_bag(
-        places.view(-1, chosen), outputs, per_sample_weights=weights.to(x.dtype), mode="sum"
+        places.view(weights.shape), outputs, per_sample_weights=weights, mode="sum"
     )
     return y
 
 
-def _apply(rows: Tensor, counts: Sequence[int], packed: Sequence[Tensor]) -> Tensor:
+def _apply(
+    product: Callable[[Tensor, Own], Tensor],
+    rows: Tensor,
+    counts: Sequence[int],
+    owns: Sequence[Own],
+) -> Tensor:
     """Each expert's product for its own rows, which lie one expert after the other."""
     parts = rows.split_with_sizes(counts)
     return torch.cat(
-        [
-            packed_linear(part, own)
-            for part, own, count in zip(parts, packed, counts, strict=True)
-            if count
-        ]
+        [product(part, own) for part, own, count in zip(parts, owns, counts, strict=True) if count]
     )

@@ -66,7 +66,7 @@ class QuantizedLinear(Linear):
     def rows(self, spans: Sequence[Span]) -> "QuantizedLinear":
         """The outputs of ``spans``, laid end to end."""
         values, scale = self._own()
-        return QuantizedLinear(
+        return type(self)(
             torch.cat([values[start:stop] for start, stop in spans]),
             torch.cat([scale[start:stop] for start, stop in spans]),
         )
@@ -79,22 +79,22 @@ class QuantizedLinear(Linear):
         own, scale = self._own()
         values = self._cut_values(own, start, stop)
         if scale.shape[1] == 1:
-            return QuantizedLinear(values, scale)
+            return type(self)(values, scale)
         group = self.in_features // scale.shape[1]
         unit = math.gcd(group, start, stop)
         scale = scale.repeat_interleave(group // unit, dim=1)
-        return QuantizedLinear(values, scale[:, start // unit : stop // unit].contiguous())
+        return type(self)(values, scale[:, start // unit : stop // unit].contiguous())
 
     def join(self, others: Sequence["QuantizedLinear"]) -> "QuantizedLinear":
         """One projection with the outputs of this one, then those of ``others``."""
         values, scales = zip(*(own._own() for own in (self, *others)), strict=True)
-        return QuantizedLinear(torch.cat(values), torch.cat(scales))
+        return type(self)(torch.cat(values), torch.cat(scales))
 
     @property
     def kind(self) -> object:
         """Projections of equal kind can be joined."""
         values, scale = self._own()
-        return QuantizedLinear, values.dtype, scale.shape[1]
+        return type(self), values.dtype, scale.shape[1]
 
     def _cut_values(self, own: Tensor, start: int, stop: int) -> Tensor:
         if start % self.per_byte or stop % self.per_byte:

@@ -22,7 +22,7 @@ CASES = (
     "sdar_moe/block4",
     "diffusion_gemma/canvas8",
 )
-KINDS = ("float32", "bfloat16", "int8", "fp8")
+KINDS = ("float32", "bfloat16", "int8", "fp8", "w8a8")
 SLOTS, LENGTH = 4, 104
 
 

@@ -112,7 +112,7 @@ def load_with_report(
     of a request's results do not depend on the batch.
     """
     target = require_device(device)
-    own_notes = check_int8_rows(target) if dtype == W8A8 else ()
+    own_notes = check_dtype(dtype, target)
     checked = check_files(path, dtype)
     share = Share(checked.config, InOrder(group) if deterministic and group.size > 1 else group)
     files, meter = checked.files, LoadMeter()
@@ -186,17 +186,22 @@ def require_device(device: str | torch.device) -> torch.device:
     return target
 
 
-def check_int8_rows(device: torch.device) -> tuple[str, ...]:
-    """What to tell of int8 activations on ``device``; ConfigError where there are none."""
+def check_dtype(dtype: str, device: torch.device) -> tuple[str, ...]:
+    """What there is to tell of ``dtype`` on ``device``; ConfigError where they do not go together.
+
+    Names that are no dtype are refused elsewhere.
+    """
+    if dtype != W8A8:
+        return ()
     chosen = choose("quantized_linear", device, (REFERENCE, CPU, TRITON))
     if device.type != "cpu" or chosen is TRITON:
         raise ConfigError(
-            f"dtype is {W8A8!r}, which a CPU computes, by no Triton kernel; use int8 on "
-            f"{device} with quantized_linear={chosen}"
+            f"dtype is {W8A8!r}, for which there are no kernels on a GPU or in Triton (device "
+            f"{device}, quantized_linear={chosen}); use int8"
         )
     if chosen is REFERENCE or is_fast():
         return ()
-    return (f"dtype {W8A8}: this processor has no AVX-512 VNNI; int8 would be faster",)
+    return (f"dtype {W8A8}: this processor has no AVX-512 VNNI; int8 is faster",)
 
 
 def _unused_notes(files: CheckpointFiles, unused: list[str]) -> list[str]:

@@ -30,9 +30,9 @@ def check_checkpoint_files(
 ) -> "AnyConfig":
     """Check config.json and that every tensor is there, whole and of the right shape."""
     from blockdiff.checkpoint import check_files
-    from blockdiff.checkpoint.load import require_device
+    from blockdiff.checkpoint.load import check_dtype, require_device
 
-    require_device(device)
+    check_dtype(dtype, require_device(device))
     return check_files(folder, dtype).config
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 _FULL = {"bf16": "bfloat16", "fp32": "float32"}
-_SHORT = {full: short for short, full in _FULL.items()}
+# weights that multiply int8 activations are kept as int8
+_SHORT = {"w8a8": "int8", **{full: short for short, full in _FULL.items()}}
 
 
 def full_dtype(name: str | None) -> str | None:
@@ -17,7 +18,7 @@ def full_dtype(name: str | None) -> str | None:
 
 
 def short_dtype(name: str) -> str:
-    """bfloat16 and float32 in short, as plans have them; anything else as it is."""
+    """As plans, which know weights alone, have it: bfloat16 and float32 in short, w8a8 as int8."""
     return _SHORT.get(name, name)
 
 

@@ -51,11 +51,12 @@ class Int8Experts(ListedExperts):
         self, gate_up: Sequence[Int8Linear], down: Sequence[Int8Linear], activation: str
     ) -> None:
         super().__init__(gate_up, down, activation)
-        self._packed = [own.pack() for own in gate_up], [own.pack() for own in down]
+        self._both = tuple(gate_up), tuple(down)
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """Weighted sum of each row's experts: x [R, H] -> [R, H]."""
-        return int8_experts(x, weights, ids, *self._packed, self.activation)
+        gate_up, down = ([own.pack() for own in each] for each in self._both)
+        return int8_experts(x, weights, ids, gate_up, down, self.activation)
 
 
 class Products(NamedTuple):

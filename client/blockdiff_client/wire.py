@@ -14,6 +14,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
+from .canvas import Canvas, CanvasPlace
 from .errors import InvalidArgument, ServerError
 from .types import BlockEvent, Messages, Options, ToolCall
 
@@ -37,6 +38,11 @@ INPUT_TYPES: dict[str, str] = {
     "ignore_eos": "BOOL",
     "exclude_input_in_output": "BOOL",
     "return_log_probs": "BOOL",
+    "stream_denoise": "BOOL",
+    "pinned": "BYTES",
+    "suffix": "BYTES",
+    "gap": "INT32",
+    "running_priority": "INT32",
     "return_num_input_tokens": "BOOL",
     "return_num_output_tokens": "BOOL",
     "enable_thinking": "BOOL",
@@ -52,7 +58,7 @@ INPUT_TYPES: dict[str, str] = {
     "guided_decoding_guide": "BYTES",
 }
 
-_JSON_FIELDS = ("messages", "tools", "tool_choice", "sampling_parameters")
+_JSON_FIELDS = ("messages", "tools", "tool_choice", "sampling_parameters", "pinned")
 _OPTIONS = frozenset(Options.__annotations__)
 _LIST_FIELDS = ("stop_words", "bad_words")
 _INTEGER_RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
@@ -195,8 +201,21 @@ def decode_block(outputs: Mapping[str, list[Any]], elapsed: float) -> BlockEvent
         finish_reason=first("finish_reason", "") or None,
         stop_reason=first("stop_reason", "") or None,
         log_probs=tuple(outputs.get("output_log_probs", ())),
+        canvas=parse_canvas(first("canvas", "")),
         elapsed=elapsed,
     )
+
+
+def parse_canvas(text: str) -> Canvas | None:
+    """The canvas of a response; None where it has none."""
+    if not text:
+        return None
+    try:
+        given = json.loads(text)
+        places = tuple(CanvasPlace(**place) for place in given.pop("tokens"))
+        return Canvas(**given, places=places)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ServerError(f"canvas: the server sent {text[:200]!r}, not a canvas") from None
 
 
 def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:

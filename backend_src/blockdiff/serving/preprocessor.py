@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from blockdiff.core import Ramp
 from blockdiff.errors import RequestError
 from blockdiff.serving.fields import (
     BY_NAME,
@@ -20,10 +21,11 @@ from blockdiff.serving.fields import (
 )
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
 from blockdiff.serving.values import merge_values
-from blockdiff.text import Tokenizer
+from blockdiff.text import ThinkState, Tokenizer
 
 
 class Preprocessor:
@@ -57,10 +59,20 @@ class Preprocessor:
             has_tools=is_chat and bool(given.get("tools")),
             echo=given["text_input"] if is_echo else "",
             return_log_probs=given.get("return_log_probs", False),
+            top_logprobs=given.get("top_logprobs", 0),
+            return_step_map=given.get("return_step_map", False),
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
         )
-        return ids, _spec(given, max_tokens, context)
+        return ids, _spec(given, max_tokens, context, self._ramps(given, context))
+
+    def _ramps(self, given: Mapping[str, Any], context: TextContext) -> tuple[Ramp, ...]:
+        own = self._settings
+        # a raw prompt says nothing of thinking
+        think_end = own.think_end_ramp if context.is_chat else ""
+        defaults = {"stop_ramp": own.stop_ramp, "think_end_ramp": think_end}
+        is_thinking = context.think != ThinkState.CLOSED.value
+        return read_ramps(given, defaults, self._tokenizer.special.think_end, is_thinking)
 
     def _limit_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         limit = self._settings.max_prompt_bytes
@@ -136,7 +148,9 @@ def _stop_words(given: list[str]) -> tuple[str, ...]:
     return words
 
 
-def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> RequestSpec:
+def _spec(
+    given: Mapping[str, Any], max_tokens: int, context: TextContext, ramps: tuple[Ramp, ...]
+) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
         for other in ("threshold", "denoise_steps"):
@@ -156,6 +170,12 @@ def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> Re
         top_k=given.get("top_k", 0),
         top_p=given.get("top_p", 1.0),
         seed=seed,
+        min_p=given.get("min_p", 0.0),
+        repetition_penalty=given.get("repetition_penalty", 1.0),
+        presence_penalty=given.get("presence_penalty", 0.0),
+        frequency_penalty=given.get("frequency_penalty", 0.0),
+        logit_bias=read_biases(given.get("logit_bias", "")),
+        ramps=ramps,
         algorithm=given.get("algorithm"),
         block_length=given.get("block_length"),
         denoise_steps=given.get("denoise_steps"),

@@ -62,6 +62,7 @@ class Options(TypedDict, total=False):
     algorithm: str | None
     quality: str | None
     tools: str | Sequence[Mapping[str, Any]] | None
+    tool_choice: str | Mapping[str, Any] | None
     sampling_parameters: str | Mapping[str, Any] | None
     guided_decoding_guide_type: str | None
     guided_decoding_guide: str | None
@@ -119,6 +120,7 @@ class BlockEvent:
 
     ``elapsed`` is seconds from the call to the arrival of this block. ``finish_reason`` and
     ``stop_reason`` are None until the final block, ``threshold`` where none decided the block.
+    ``has_malformed_tool_call``: ``text`` holds what began like a tool call and is none.
     """
 
     text: str = ""
@@ -136,6 +138,7 @@ class BlockEvent:
     threshold: float | None = None
     top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
     step_map: tuple[int, ...] = ()
+    has_malformed_tool_call: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ class Generation:
     seconds_to_first_block: float
     top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
     step_map: tuple[int, ...] = ()
+    has_malformed_tool_call: bool = False
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[BlockEvent], request_id: str = "") -> Generation:
@@ -179,6 +183,7 @@ class Generation:
             step_map=tuple(step for part in parts for step in part.step_map),
             seconds=last.elapsed,
             seconds_to_first_block=parts[0].elapsed if parts else 0.0,
+            has_malformed_tool_call=any(part.has_malformed_tool_call for part in parts),
         )
 
     @property

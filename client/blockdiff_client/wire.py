@@ -21,6 +21,7 @@ INPUT_TYPES: dict[str, str] = {
     "text_input": "BYTES",
     "messages": "BYTES",
     "tools": "BYTES",
+    "tool_choice": "BYTES",
     "max_tokens": "INT32",
     "min_tokens": "INT32",
     "stream": "BOOL",
@@ -58,7 +59,7 @@ INPUT_TYPES: dict[str, str] = {
 }
 
 _JSON_FIELDS = (
-    *("messages", "tools", "sampling_parameters"),
+    *("messages", "tools", "tool_choice", "sampling_parameters"),
     *("logit_bias", "stop_ramp", "think_end_ramp"),
 )
 _OPTIONS = frozenset(Options.__annotations__)
@@ -193,6 +194,7 @@ def decode_block(outputs: Mapping[str, list[Any]], elapsed: float) -> BlockEvent
         text=first("text_output", ""),
         reasoning=first("reasoning_output", ""),
         tool_calls=parse_tool_calls(first("tool_calls", "")),
+        has_malformed_tool_call=bool(first("has_malformed_tool_call", False)),
         block_index=int(first("block_index", 0)),
         denoise_steps=int(first("denoise_steps_used", 0)),
         threshold=threshold if threshold >= 0 else None,

@@ -183,7 +183,7 @@ def generate(
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
     wanted = EngineConfig(
         max_slots=concurrency,
-        kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),
+        kv_cache_bytes=optional_bytes("--kv-cache-size", kv_cache_size),
         prefix_cache=prefix_cache,
         truncate_last_block=truncate_last_block,
         deterministic=deterministic,

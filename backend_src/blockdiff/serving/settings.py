@@ -15,6 +15,7 @@ from typing import Any
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.kernel_choice import read_choices
 from blockdiff.serving.sampling_fields import read_ramp
+from blockdiff.text.tool_calls import FORMS
 from blockdiff.weights.identity import NO_MANIFEST
 
 ENVIRONMENT = {
@@ -25,6 +26,7 @@ ENVIRONMENT = {
     "tensor_parallel": "BLOCKDIFF_TENSOR_PARALLEL",
     "kernels": "BLOCKDIFF_KERNELS",
     "load_aware": "BLOCKDIFF_LOAD_AWARE",
+    "tool_form": "BLOCKDIFF_TOOL_FORM",
     "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
     "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
     "verify": "BLOCKDIFF_VERIFY",
@@ -80,6 +82,7 @@ class Settings:
     default_timeout_seconds: float = 600.0
     drain_seconds: float = 20.0
     text_input_special_tokens: str = "text"
+    tool_form: str | None = None  # how the model writes calls; None: as the checkpoint suggests
     ensemble: str = "ensemble"
 
 
@@ -183,6 +186,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "default_timeout_seconds": _seconds,
     "drain_seconds": _seconds,
     "text_input_special_tokens": _choice("text", "control"),
+    "tool_form": _choice(*FORMS),
     "ensemble": lambda name, text: text,
 }
 

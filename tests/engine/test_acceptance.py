@@ -8,16 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdiff.decoding import (
-    RowSampling,
-    accept,
-    choose_tokens,
-    find_endings,
-    noise_keys,
-    scheduled_counts,
-)
+from blockdiff.decoding.acceptance import accept, scheduled_counts
+from blockdiff.decoding.endings import find_endings
 from blockdiff.decoding.plain_noise import plain_gumbel_noise
-from blockdiff.decoding.sampling import Draws, top_tokens
+from blockdiff.decoding.sampling import (
+    Draws,
+    RowSampling,
+    choose_tokens,
+    noise_keys,
+    top_tokens,
+)
 from blockdiff_kernels.head.noise import gumbel_noise
 
 VOCAB = 50

@@ -31,8 +31,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "two prompts": (
         {"text_input": OK, "messages": json.dumps([USER])},
         "INVALID_ARGUMENT",
-        "messages: got both",
-        "one of them",
+        "messages: got",
+        "no text_input beside it",
     ),
     "prompt too long": ({"text_input": "好x" * 900}, "INVALID_ARGUMENT", "text_input: got", "1023"),
     "prompt plus answer too long": (

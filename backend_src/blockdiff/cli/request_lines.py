@@ -10,7 +10,7 @@ from typing import Any
 from blockdiff.cli.infill import Infill, read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
-from blockdiff.decoding import scheduled_counts
+from blockdiff.decoding.acceptance import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.models.base import ModelInfo
 from blockdiff.serving.messages import parse_messages, parse_tools

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from blockdiff.decoding.acceptance import accept, accept_by, find_edits, scheduled_minimum
 from blockdiff.scheduler import Decisions, RoundPlan, SlotTable
-from blockdiff.scheduler.arrays import Flags, Floats, Ints
+from blockdiff.scheduler.arrays import NO_TOKEN, Flags, Floats, Ints
+from blockdiff.scheduler.decisions import Guesses
 
 
 class Chosen(NamedTuple):
@@ -48,11 +49,16 @@ def decide(table: SlotTable, plan: RoundPlan, chosen: Chosen) -> Decisions:
     is_settled = ~is_editing
     if is_editing.any():
         is_settled |= _is_settled(table, slots, was_open, is_open, accepted)
+    guesses = None
+    if table.wants_canvases[slots].any():
+        is_seen = spread(plan, np.ones(len(chosen.tokens), np.bool_), width)
+        guesses = Guesses(np.where(is_seen, tokens, NO_TOKEN), log_probs)
     return Decisions(
         canvas=np.where(accepted, tokens, canvas),
         log_probs=np.where(accepted, log_probs, table.log_probs[slots, :width]),
         is_open=is_open,
         is_settled=is_settled,
+        guesses=guesses,
     )
 
 
@@ -113,6 +119,9 @@ def overwrite(decisions: Decisions, groups: Ints, others: Decisions) -> Decision
         (decisions.is_settled, others.is_settled),
     ):
         mine[groups] = theirs
+    if decisions.guesses is not None:
+        # their places have moved
+        decisions.guesses.tokens[groups] = NO_TOKEN
     if others.origins is None:
         return decisions
     origins = np.tile(np.arange(decisions.canvas.shape[1]), (len(decisions.canvas), 1))

@@ -51,7 +51,7 @@ def run_round(
     has_entropy = bool((table.algorithm[plan.group_slots] == ENTROPY_BOUNDED).any())
     controls = insert_delete.controls if is_edited.any() else None
     counts = statistics.due(hits)
-    if controls is None:
+    if controls is None and not _is_watched(table, plan):
         packed = rounds.decide(hidden, table, plan, rules, has_entropy)
         if packed is not None:
             found = fetch([packed, *counts])
@@ -95,6 +95,11 @@ def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
     )
 
 
+def _is_watched(table: SlotTable, plan: RoundPlan) -> bool:
+    """Whether what open places say is wanted, which the device keeps for itself."""
+    return bool(table.wants_canvases[plan.group_slots].any())
+
+
 def with_top(
     decisions: Decisions, plan: RoundPlan, wanted: TopRows, found: Sequence[Array]
 ) -> Decisions:
@@ -109,7 +114,7 @@ def _updated(
     table: SlotTable, plan: RoundPlan, lines: Sequence[Tensor], has_entropy: bool
 ) -> list[Tensor]:
     """The blocks that the ``lines`` of ``_choose`` leave, where the device decides; or nothing."""
-    if choose("denoise", lines[0].device) is not TRITON:
+    if choose("denoise", lines[0].device) is not TRITON or _is_watched(table, plan):
         return []
     return [update_blocks(table, plan, Preview(*lines[: 2 + has_entropy]))]
 

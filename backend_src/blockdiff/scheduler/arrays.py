@@ -41,6 +41,7 @@ class SlotArrays:
         self.state = self._ints()
         self.uid = self._ints()
         self.has_stops: Flags = np.zeros(self.num_slots, np.bool_)
+        self.wants_canvases: Flags = np.zeros(self.num_slots, np.bool_)
         # time.monotonic() seconds
         self.deadline: npt.NDArray[np.float64] = np.full(self.num_slots, math.inf)
         self.priority = self._ints()

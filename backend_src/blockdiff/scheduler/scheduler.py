@@ -11,6 +11,7 @@ from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.arrays import Flags, Ints
+from blockdiff.scheduler.canvases import watched_canvases, with_canvases
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
 from blockdiff.scheduler.counters import Counters
@@ -134,7 +135,9 @@ class Scheduler:
         has_written = np.zeros(table.num_slots, np.bool_)
         has_written[plan.prefill_slots] = has_written[plan.commit_slots] = True
         self.reuse.keep(slots[is_sound & has_written[slots]])
-        return self._finish_blocks(slots, ~is_sound)
+        watched = watched_canvases(table, slots, decisions, self._may_change(slots))
+        results = self._finish_blocks(slots, ~is_sound)
+        return with_canvases(watched, results) if watched else results
 
     def _count(self, plan: RoundPlan) -> None:
         is_previewed = np.zeros(self.table.num_slots, np.bool_)
@@ -181,7 +184,8 @@ class Scheduler:
             table.final[singles] += 1
         table.step[slots] += 1
 
-    def _endings(self, slots: Ints) -> Ending:
+    def _may_change(self, slots: Ints) -> Flags:
+        """Places [G, B] of open blocks whose tokens are not settled."""
         table = self.table
         may_change = table.masked[slots]
         if table.is_unsettled[slots].any():
@@ -189,9 +193,13 @@ class Scheduler:
             is_open = places < table.block_length[slots][:, None]
             is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
             may_change |= is_open & table.is_unsettled[slots][:, None]
+        return may_change
+
+    def _endings(self, slots: Ints) -> Ending:
+        table = self.table
         return find_endings(
             table.canvas[slots],
-            may_change,
+            self._may_change(slots),
             table.block_length[slots],
             table.first_ending(slots),
             table.eos_ids[slots],

@@ -92,9 +92,7 @@ class SlotTable(SlotArrays):
         self._set_endings(slot, request)
         self._set_choices(slot, request.sampling, request.decoding, threshold)
         self._set_adjustments(slot, request)
-        self.wants_steps[slot] = request.wants_step_map
-        self.num_top[slot] = request.num_top_log_probs
-        self.is_traced[slot] = request.wants_step_map or request.num_top_log_probs > 0
+        self._set_wishes(slot, request)
 
         self.full_length[slot] = block_length
         self.block_index[slot] = -1
@@ -104,6 +102,12 @@ class SlotTable(SlotArrays):
         self.first_response[slot] = tail
         self.state[slot] = SlotState.PREFILL if self.final[slot] else SlotState.DECODE
         return slot
+
+    def _set_wishes(self, slot: int, request: Request) -> None:
+        self.wants_canvases[slot] = request.wants_canvases
+        self.wants_steps[slot] = request.wants_step_map
+        self.num_top[slot] = request.num_top_log_probs
+        self.is_traced[slot] = request.wants_step_map or request.num_top_log_probs > 0
 
     def _set_endings(self, slot: int, request: Request) -> None:
         self.eos_ids[slot] = NO_TOKEN

@@ -11,11 +11,15 @@ import numpy as np
 
 from blockdiff.core import BlockResult
 from blockdiff.errors import CapacityError
+from blockdiff.serving.canvas import to_wire
 from blockdiff.serving.errors import RETRY_HINT, triton_error
 from blockdiff.serving.spec import RequestSpec
 from blockdiff.serving.tensors import list_tensor, scalar_tensor, text_tensor
 
 WHERE = "block_diffusion"
+# A caller who reads slowly leaves responses in the server: past so many characters of canvases a
+# request has them with its finished blocks only.
+MAX_CANVAS_CHARACTERS = 16 << 20
 NO_THRESHOLD = -1.0
 
 
@@ -33,6 +37,7 @@ class OutgoingStream:
         self._spec = spec
         self._is_tagged = is_tagged
         self._collected: list[BlockResult] = []
+        self._canvas_characters = 0
         self._is_first = True
         self._next_index = 0
         self._num_input_tokens = 0
@@ -53,6 +58,9 @@ class OutgoingStream:
         if result.error is not None:
             self.fail(CapacityError(f"{result.error}; {RETRY_HINT}"))
             return
+        if result.is_partial:
+            self._send_canvas(result)
+            return
         if not self._spec.stream:
             self._collected.append(result)
             if not result.is_final:
@@ -63,6 +71,16 @@ class OutgoingStream:
         self._next_index = result.block_index + 1
         self._num_input_tokens = result.num_input_tokens
         self._send(response, result.is_final)
+
+    def _send_canvas(self, result: BlockResult) -> None:
+        if not self._spec.stream or self._canvas_characters > MAX_CANVAS_CHARACTERS:
+            return
+        self._canvas_characters += len(to_wire(result))
+        response = self._pb_utils.InferenceResponse(output_tensors=self._tensors(result))
+        self._is_first = False
+        self._next_index = result.block_index
+        self._num_input_tokens = result.num_input_tokens
+        self._send(response, False)
 
     def fail(self, error: Exception) -> None:
         """Ends the request with an error.
@@ -109,6 +127,7 @@ class OutgoingStream:
             scalar_tensor(pb_utils, "num_input_tokens", result.num_input_tokens, np.int32),
             scalar_tensor(pb_utils, "request_uid", result.request_uid, np.uint64),
             text_tensor(pb_utils, "request_context", context),
+            text_tensor(pb_utils, "canvas_ids", to_wire(result)),
             text_tensor(pb_utils, "error", error),
         ]
 

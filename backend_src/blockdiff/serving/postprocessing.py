@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from blockdiff.core import FinishReason
 from blockdiff.errors import BlockdiffError
 from blockdiff.serving.answer import AnswerText, Delta
+from blockdiff.serving.canvas import to_public
 from blockdiff.serving.checks import check_postprocessing
 from blockdiff.serving.errors import (
     RequestCancelledError,
@@ -34,6 +35,7 @@ from blockdiff.serving.tensors import (
     text_tensor,
 )
 from blockdiff.text import Tokenizer
+from blockdiff.text.pieces import PieceTexts
 
 INPUT_NAMES = (
     "output_ids",
@@ -49,6 +51,7 @@ INPUT_NAMES = (
     "num_input_tokens",
     "request_uid",
     "request_context",
+    "canvas_ids",
     "error",
 )
 
@@ -100,9 +103,9 @@ class PostprocessingModel(ServedModel):
 
     def start(self, model_config: dict[str, Any], settings: Settings) -> None:
         check_postprocessing(model_config, self.config_file)
-        self._table = AnswerTable(
-            Tokenizer.load(settings.model), settings.default_timeout_seconds + 60.0
-        )
+        tokenizer = Tokenizer.load(settings.model)
+        self._pieces = PieceTexts(tokenizer)
+        self._table = AnswerTable(tokenizer, settings.default_timeout_seconds + 60.0)
         self._relay = CancelRelay(settings.relay_socket)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -173,6 +176,7 @@ class PostprocessingModel(ServedModel):
             pb_utils.Tensor("denoise_steps_used", block["denoise_steps_used"]),
             pb_utils.Tensor("threshold_used", block["threshold_used"]),
             pb_utils.Tensor("is_final", block["is_final"]),
+            text_tensor(pb_utils, "canvas", to_public(text_of(block["canvas_ids"]), self._pieces)),
         ]
         if context.return_num_input_tokens:
             tensors.append(pb_utils.Tensor("num_input_tokens", block["num_input_tokens"]))

@@ -21,6 +21,8 @@ from blockdiff.serving.fields import (
 )
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.serving.model_facts import FactsReader, facts_file
+from blockdiff.serving.rules import check_rules
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
@@ -36,6 +38,7 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._settings = settings
         self._max_context = max_context
+        self._facts = FactsReader(facts_file(settings.relay_socket))
         found = find_tool_form(settings.model, tokenizer, settings.tool_form)
         self._tool_form = found.form
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
@@ -46,7 +49,8 @@ class Preprocessor:
         """Raises RequestError with one clear line for anything that cannot be honoured."""
         self._limit_bytes(tensors)
         given = merge_values(tensors, parameters, self._limits)
-        is_chat = _is_chat(given)
+        check_rules(given)
+        is_chat = bool(given.get("messages"))
         stop_words = _stop_words(given.get("stop_words", []))
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
         if choice.is_required:
@@ -57,22 +61,36 @@ class Preprocessor:
         min_tokens = given.get("min_tokens", 0)
         if min_tokens > max_tokens:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
+        context = self._context(given, ids, choice, stop_words)
+        spec = _spec(given, max_tokens, context, self._ramps(given, context))
+        facts = self._facts.read()
+        if facts is not None:
+            facts.check(spec.engine_request(0, tuple(ids), None))
+        return ids, spec
+
+    def _context(
+        self,
+        given: Mapping[str, Any],
+        ids: list[int],
+        choice: ToolChoice,
+        stop_words: tuple[str, ...],
+    ) -> TextContext:
+        is_chat = bool(given.get("messages"))
         is_echo = not given.get("exclude_input_in_output", True)
-        context = TextContext(
+        return TextContext(
             stop_words=stop_words,
-            min_tokens=min_tokens,
+            min_tokens=given.get("min_tokens", 0),
             is_chat=is_chat,
             think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
             tool_form=self._tool_form.name if choice.tools else None,
             tools=offered_types(choice.tools),
-            echo=text if is_echo else "",
+            echo=given["text_input"] if is_echo else "",
             return_log_probs=given.get("return_log_probs", False),
             top_logprobs=given.get("top_logprobs", 0),
             return_step_map=given.get("return_step_map", False),
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
         )
-        return ids, _spec(given, max_tokens, context, self._ramps(given, context))
 
     def _ramps(self, given: Mapping[str, Any], context: TextContext) -> tuple[Ramp, ...]:
         own = self._settings
@@ -127,26 +145,6 @@ class Preprocessor:
         return given
 
 
-def _is_chat(given: Mapping[str, Any]) -> bool:
-    text, messages = given.get("text_input"), given.get("messages")
-    if text and messages:
-        raise RequestError("messages: got both text_input and messages, allowed one of them")
-    if messages:
-        if not given.get("exclude_input_in_output", True):
-            raise refuse("exclude_input_in_output", False, "true with messages")
-        return True
-    if text is None:
-        name = "messages" if messages is not None else "text_input"
-        raise RequestError(f"{name}: got nothing, allowed one of text_input and messages")
-    if given.get("tools", "").strip():
-        raise RequestError("tools: got tools with text_input, allowed only with messages")
-    if given.get("tool_choice", "none").strip() not in ("", "none"):
-        raise refuse("tool_choice", given["tool_choice"], "none with text_input")
-    if given.get("enable_thinking") is not None:
-        raise refuse("enable_thinking", given["enable_thinking"], "nothing with text_input")
-    return False
-
-
 def _stop_words(given: list[str]) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word for word in given if word))
     if len(words) > MAX_STOP_WORDS:
@@ -162,9 +160,6 @@ def _spec(
 ) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
-        for other in ("threshold", "denoise_steps"):
-            if other in given:
-                raise refuse("quality", given["quality"], f"nothing together with {other}")
         threshold = QUALITY_THRESHOLDS[given["quality"]]
     temperature = given.get("temperature", BY_NAME["temperature"].default)
     # greedy answers do not depend on it, but some models draw their canvases at any temperature
@@ -174,6 +169,7 @@ def _spec(
     return RequestSpec(
         max_tokens=max_tokens,
         stream=given.get("stream", False),
+        stream_denoise=given.get("stream_denoise", False),
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,
         top_k=given.get("top_k", 0),

@@ -59,6 +59,7 @@ class RequestSpec(_Wire):
     denoise_steps: int | None = None
     threshold: float | None = None
     is_elastic: bool = False
+    stream_denoise: bool = False
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -85,6 +86,7 @@ class RequestSpec(_Wire):
             deadline=deadline,
             num_top_log_probs=self.text.top_logprobs,
             wants_step_map=self.text.return_step_map,
+            wants_canvases=self.stream_denoise,
         )
 
 

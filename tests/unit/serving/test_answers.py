@@ -71,6 +71,7 @@ def block(
         "num_input_tokens": np.array([[5]], dtype=np.int32),
         "request_uid": np.array([[uid]], dtype=np.uint64),
         "request_context": text(context.model_dump_json() if context else ""),
+        "canvas_ids": text(ending.get("canvas_ids", "")),
         "error": text(ending.get("error", "")),
     }
     tensors = [fakes.Tensor(name, array) for name, array in arrays.items()]

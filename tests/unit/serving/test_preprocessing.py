@@ -6,11 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from blockdiff.config import UniformDefaults
+from blockdiff.engine import EngineConfig
 from blockdiff.errors import BlockdiffError, RequestError, UnsupportedError
+from blockdiff.model_info import NO_MASK_TOKEN, ModelInfo
 from blockdiff.serving.fields import BY_NAME, FIELDS, Kind
+from blockdiff.serving.model_facts import ModelFacts, facts_file, write_facts
+from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import parse_spec
 from blockdiff.serving.values import check_value, merge_values
 from blockdiff.text import Tokenizer
@@ -127,6 +133,8 @@ def test_unsupported_fields(build: Build, field: Any) -> None:
         ({"messages": json.dumps(USER), "exclude_input_in_output": False}, "true with messages"),
         ({"text_input": "x", "enable_thinking": True}, "enable_thinking: got true"),
         ({"text_input": "x", "stop_words": ["a" * 300]}, "256 characters"),
+        ({"text_input": "x", "stream_denoise": True}, "stream_denoise: got true.*without stream"),
+        ({"text_input": "x", "quality": "high", "threshold": 0.5}, "quality: got.*threshold"),
         ({"text_input": "x", "sampling_parameters": "[1]"}, "JSON object"),
         ({"text_input": "x", "sampling_parameters": '{"top_k": 1.5}'}, "whole number"),
         ({"text_input": "x", "sampling_parameters": '{"top_k": true}'}, "top_k: got true"),
@@ -174,7 +182,7 @@ def test_history_is_brought_into_template_form(build: Build, tokenizer: Tokenize
     assert '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>' in text
 
 
-@settings(deadline=None, max_examples=150)
+@examples(deadline=None, max_examples=150)
 @given(
     name=st.sampled_from([f.name for f in FIELDS if f.name != "sampling_parameters"]),
     value=st.one_of(
@@ -194,3 +202,45 @@ def test_any_json_value_is_honoured_or_refused(name: str, value: Any) -> None:
         return
     for checked in merged.values():
         assert check_value(BY_NAME[name], checked) == checked
+
+
+FAMILIES = {
+    "masks": ModelInfo("llada2_moe", 500, 32, 3, (2,), 256, supports_autoregressive=False),
+    "canvases": ModelInfo(
+        "diffusion_gemma",
+        500,
+        8,
+        NO_MASK_TOKEN,
+        (2,),
+        256,
+        block_lengths_allowed=(8,),
+        algorithms=("entropy_bound",),
+        uniform=UniformDefaults(48, 0.1, 0.4, 0.8, 1, 0.005),
+    ),
+    "none": ModelInfo("qwen3", 500, 8, NO_MASK_TOKEN, (2,), 256),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "message"),
+    [
+        ("masks", {"algorithm": "entropy_bound"}, "^algorithm: .*allowed: low_confidence"),
+        ("masks", {"denoise_steps": 33}, "^denoise_steps: 33 .*1 to 32"),
+        ("canvases", {"threshold": 0.5}, "^threshold: 0.5 has no meaning for entropy_bound"),
+        ("canvases", {"temperature": 1.0}, "^temperature: 1.0 cannot be combined"),
+        ("canvases", {"block_length": 16}, "^block_length: 16 .*allowed: 8"),
+        ("none", {}, "^mode: diffusion is not possible"),
+    ],
+)
+def test_what_the_model_cannot_honour_is_refused_before_it_waits(
+    build: Build, settings: Settings, family: str, fields: dict[str, Any], message: str
+) -> None:
+    path = facts_file(settings.relay_socket)
+    build(text_input="x", **fields)  # nothing is known of the model yet
+    write_facts(path, ModelFacts(FAMILIES[family], EngineConfig(), 256))
+    with pytest.raises(RequestError, match=message):
+        build(text_input="x", **fields)
+    if fields:
+        build(text_input="x")
+    path.write_text("{")  # no reason to refuse anybody
+    build(text_input="x", **fields)

@@ -6,6 +6,12 @@ from blockdiff.serving.fields.kinds import Field, Kind, Output
 ANSWER: tuple[Field, ...] = (
     Field("stream", Kind.BOOL, "one response per block instead of one in all", default=False),
     Field(
+        "stream_denoise",
+        Kind.BOOL,
+        "a response after every preview too, with nothing but `canvas`; only with `stream`",
+        default=False,
+    ),
+    Field(
         "exclude_input_in_output",
         Kind.BOOL,
         "false puts `text_input` first; true only with `messages`",
@@ -52,6 +58,11 @@ OUTPUTS: tuple[Output, ...] = (
         "lowest threshold of this response's blocks; -1: none had one",
     ),
     Output("is_final", Kind.BOOL, "true on the last response"),
+    Output(
+        "canvas",
+        Kind.STRING,
+        "JSON of the open block after a preview, with `stream_denoise`; else empty",
+    ),
     Output("output_log_probs", Kind.FP32, "one per token, when asked for", is_list=True),
     Output(
         "top_log_probs",

@@ -144,7 +144,9 @@ def test_tokens_tell_how_they_came_about(demo: TritonServer) -> None:
         top += json.loads(part["top_log_probs"])
         own = part["step_map"]
         steps += own if isinstance(own, list) else [own]
-    assert (json.loads(whole["top_log_probs"]), whole["step_map"]) == (top, steps)
+    at_once = json.loads(whole["top_log_probs"])
+    assert [[t["id"] for t in own] for own in at_once] == [[t["id"] for t in own] for own in top]
+    assert whole["step_map"] == steps
     assert len(top) == len(steps) == whole["num_output_tokens"]
     assert set(steps) == {0, 1, 2, 3}
     for best, value in zip(top, whole["output_log_probs"], strict=True):

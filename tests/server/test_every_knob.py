@@ -12,8 +12,10 @@ import pytest
 
 from blockdiff.embedded import TritonServer
 from blockdiff.serving.fields import FIELDS
+from blockdiff.text import Tokenizer
 
 from .calls import Response, stream_all
+from .conftest import CHECKPOINT
 
 pytestmark = pytest.mark.server
 
@@ -63,6 +65,7 @@ TOOL = {
         "parameters": {"properties": {"city": {"type": "string"}, "unit": {"type": "string"}}},
     },
 }
+HELLO = Tokenizer.load(CHECKPOINT).encode("hello")
 SORT = chat("sort 52 7 31 88")
 DRAWN = chat("reverse stone", temperature=8.0, seed=7, ignore_eos=True, max_tokens=32)
 RAW = {"text_input": "sort 1 2 3", "stream": True, "max_tokens": 24}
@@ -175,6 +178,29 @@ KNOBS: tuple[Knob, ...] = (
         {"stream_denoise": True},
         lambda a, b: shows_canvases(a, b),
     ),
+    Knob(
+        "pinned",
+        SORT,
+        {"pinned": json.dumps(dict(enumerate(HELLO, 2)))},
+        lambda a, b: "hello" in b.text and "hello" not in a.text,
+    ),
+    Knob(
+        "suffix",
+        {key: value for key, value in SORT.items() if key != "max_tokens"},
+        {"suffix": "hello", "gap": 9},
+        lambda a, b: b.text.endswith("hello") and b.joined("num_output_tokens") == 9 + len(HELLO),
+    ),
+    Knob(
+        "gap",
+        {**chat("sort 52 7 31 88", suffix="hello", gap=9), "max_tokens": ""},
+        {"gap": 5},
+        lambda a, b: (
+            (a.joined("num_output_tokens") - b.joined("num_output_tokens"))
+            == 4 * b.text.endswith("hello")
+        ),
+    ),
+    # what it does to others that run is shown by the engine's own tests
+    Knob("running_priority", SORT, {"running_priority": 9}, lambda a, b: a.text == b.text),
     Knob(
         "exclude_input_in_output",
         RAW,

@@ -7,11 +7,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from blockdiff.cli.infill import Infill, read_infill
+from blockdiff.cli.infill import read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
+from blockdiff.infill import Infill
 from blockdiff.models.base import ModelInfo
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.sampling_fields import read_biases, read_ramps

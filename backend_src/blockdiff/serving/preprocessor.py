@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from blockdiff.core import Ramp
 from blockdiff.errors import RequestError, UnsupportedError
+from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
@@ -19,6 +20,7 @@ from blockdiff.serving.fields import (
     MAX_STOP_WORDS,
     QUALITY_THRESHOLDS,
 )
+from blockdiff.serving.infill_fields import read_infill
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.model_facts import FactsReader, facts_file
@@ -57,12 +59,14 @@ class Preprocessor:
             raise UnsupportedError("tool_choice: required calls are not supported; give auto")
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
-        max_tokens = self._max_tokens(given.get("max_tokens"), len(ids))
-        min_tokens = given.get("min_tokens", 0)
+        infill = read_infill(given, self._tokenizer.encode)
+        max_tokens = self._max_tokens(given.get("max_tokens", infill.max_tokens), len(ids))
+        min_tokens = given.get("min_tokens", infill.min_tokens or 0)
         if min_tokens > max_tokens:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
+        given = {**given, "max_tokens": max_tokens, "min_tokens": min_tokens}
         context = self._context(given, ids, choice, stop_words)
-        spec = _spec(given, max_tokens, context, self._ramps(given, context))
+        spec = _spec(given, infill, context, self._ramps(given, context))
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
@@ -79,7 +83,7 @@ class Preprocessor:
         is_echo = not given.get("exclude_input_in_output", True)
         return TextContext(
             stop_words=stop_words,
-            min_tokens=given.get("min_tokens", 0),
+            min_tokens=given["min_tokens"],
             is_chat=is_chat,
             think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
             tool_form=self._tool_form.name if choice.tools else None,
@@ -156,7 +160,7 @@ def _stop_words(given: list[str]) -> tuple[str, ...]:
 
 
 def _spec(
-    given: Mapping[str, Any], max_tokens: int, context: TextContext, ramps: tuple[Ramp, ...]
+    given: Mapping[str, Any], infill: Infill, context: TextContext, ramps: tuple[Ramp, ...]
 ) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
@@ -167,9 +171,11 @@ def _spec(
     if seed is None:
         seed = secrets.randbits(63)
     return RequestSpec(
-        max_tokens=max_tokens,
+        max_tokens=given["max_tokens"],
         stream=given.get("stream", False),
         stream_denoise=given.get("stream_denoise", False),
+        pinned=infill.pinned,
+        priority=given.get("running_priority", 0),
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,
         top_k=given.get("top_k", 0),

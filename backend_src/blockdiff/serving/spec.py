@@ -60,6 +60,8 @@ class RequestSpec(_Wire):
     threshold: float | None = None
     is_elastic: bool = False
     stream_denoise: bool = False
+    pinned: tuple[tuple[int, int], ...] = ()
+    priority: int = 0
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -87,6 +89,8 @@ class RequestSpec(_Wire):
             num_top_log_probs=self.text.top_logprobs,
             wants_step_map=self.text.return_step_map,
             wants_canvases=self.stream_denoise,
+            pinned=self.pinned,
+            priority=self.priority,
         )
 
 

@@ -76,6 +76,19 @@ def test_every_honoured_field_reaches_the_engine(build: Build) -> None:
     assert request.ignore_eos and request.deadline == 5.0
 
 
+def test_infilling_sets_the_limits_that_it_needs(build: Build, tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("end")
+    given = {"suffix": "end", "gap": 5}
+    pins = {"pinned": {"1": 7}}
+    spec = build(text_input="x", sampling_parameters=json.dumps({**given, **pins}))[1]
+    assert spec.pinned == ((1, 7), *enumerate(tokens, 5))
+    assert (spec.max_tokens, spec.text.min_tokens) == (5 + len(tokens), 5)
+    spec = build(text_input="x", **given, max_tokens=30, min_tokens=0, running_priority=4)[1]
+    assert (spec.max_tokens, spec.text.min_tokens) == (30, 0)
+    request = spec.engine_request(1, (1,), None)
+    assert (request.pinned, request.priority) == (tuple(enumerate(tokens, 5)), 4)
+
+
 def test_sources_and_their_order(build: Build) -> None:
     low, middle = {"top_k": 1, "max_tokens": 1, "trace": "x"}, {"top_k": "2", "max_tokens": 2}
     _, spec = build(low, text_input="x", sampling_parameters=json.dumps(middle), max_tokens=3)
@@ -135,6 +148,12 @@ def test_unsupported_fields(build: Build, field: Any) -> None:
         ({"text_input": "x", "stop_words": ["a" * 300]}, "256 characters"),
         ({"text_input": "x", "stream_denoise": True}, "stream_denoise: got true.*without stream"),
         ({"text_input": "x", "quality": "high", "threshold": 0.5}, "quality: got.*threshold"),
+        ({"text_input": "x", "suffix": "y"}, "suffix: got.*without gap"),
+        ({"text_input": "x", "gap": 3}, "gap: got 3.*without suffix"),
+        ({"text_input": "x", "pinned": "7"}, "pinned: got.*places and token ids"),
+        ({"text_input": "x", "pinned": "[[1, true]]"}, "pinned: got.*places and token ids"),
+        ({"text_input": "x", "pinned": '{"1": 2, "1": 3}'}, 'pinned: got "1" twice'),
+        ({"text_input": "x", "running_priority": 1001}, "running_priority: got 1001.*0 to 1000"),
         ({"text_input": "x", "sampling_parameters": "[1]"}, "JSON object"),
         ({"text_input": "x", "sampling_parameters": '{"top_k": 1.5}'}, "whole number"),
         ({"text_input": "x", "sampling_parameters": '{"top_k": true}'}, "top_k: got true"),

@@ -12,6 +12,14 @@ ANSWER: tuple[Field, ...] = (
         default=False,
     ),
     Field(
+        "running_priority",
+        Kind.INT32,
+        "among running requests the lowest number goes first; Triton's `priority` orders its queue",
+        low=0,
+        high=1000,
+        default=0,
+    ),
+    Field(
         "exclude_input_in_output",
         Kind.BOOL,
         "false puts `text_input` first; true only with `messages`",

@@ -151,6 +151,9 @@ class Request:
     pinned: tuple[tuple[int, int], ...] = ()
     wants_canvases: bool = False  # a result after every preview, not only where a block is finished
     num_top_log_probs: int = 0  # most probable tokens that results list for each output token
+    guide: Guide | None = None
+    # Never part of the output, wherever the borders between its tokens lie.
+    bad_strings: tuple[str, ...] = ()
     wants_step_map: bool = False  # whether results say which step settled each token
 
 

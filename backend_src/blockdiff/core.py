@@ -150,6 +150,9 @@ class Request:
     # like any other: ``min_tokens`` or ``ignore_eos`` keeps a request going to its last pin.
     pinned: tuple[tuple[int, int], ...] = ()
     num_top_log_probs: int = 0  # most probable tokens that results list for each output token
+    guide: Guide | None = None
+    # Never part of the output, wherever the borders between its tokens lie.
+    bad_strings: tuple[str, ...] = ()
     wants_step_map: bool = False  # whether results say which step settled each token
 
 

@@ -74,15 +74,25 @@ def _accept(
     """Accepted places [G, B]; the single row of an autoregressive group always is."""
     slots, (confidence, entropy) = plan.group_slots, measures
     minimum = least_accepted(table, slots)
+    is_first: Flags = is_open & _first_open(table, slots, is_open.shape[1])
+    # What a constraint leaves of the first open place is taken in any case.
+    minimum = np.maximum(minimum - is_first.any(axis=1), 0)
     algorithm, limit = table.algorithm[slots], table.threshold[slots]
     if not algorithm.any():
-        return accept(confidence, is_open, minimum, limit)
+        return accept(confidence, is_open, minimum, limit) | is_first
     spreads = np.zeros_like(confidence)
     if entropy is not None:
         spreads = spread(plan, entropy, confidence.shape[1])
         # As above: below every entropy, and finite, so that sums stay numbers.
         spreads = np.where(np.isposinf(confidence), np.float32(-1e30), spreads)
-    return accept_by(algorithm, confidence, spreads, is_open, minimum, limit)
+    return accept_by(algorithm, confidence, spreads, is_open, minimum, limit) | is_first
+
+
+def _first_open(table: SlotTable, slots: Ints, width: int) -> Flags:
+    """Places [G, B] right after what is certified of constrained blocks."""
+    place = np.where(table.is_constrained, table.certified - table.block_start, -1)[slots]
+    found: Flags = np.arange(width) == place[:, None]
+    return found
 
 
 def least_accepted(table: SlotTable, slots: Ints) -> Ints:

@@ -24,7 +24,7 @@ from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import RowRules, TopRows, make_rules
 from blockdiff.models.base import BlockDiffusionModel, RoundBatch
-from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
+from blockdiff.scheduler import NOTHING, Certifier, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Ints
 from blockdiff.scheduler.decisions import TopTokens
 from blockdiff.transfer import Array, fetch
@@ -37,7 +37,11 @@ SAMPLED_TILE = 1 << 22
 
 
 def run_round(
-    rounds: Rounds, table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete
+    rounds: Rounds,
+    table: SlotTable,
+    plan: RoundPlan,
+    insert_delete: InsertDelete,
+    certifier: Certifier,
 ) -> Decisions:
     """Forward of ``plan``; caches are written in place by its prefills and commits."""
     model, statistics = rounds.model, rounds.statistics
@@ -47,6 +51,7 @@ def run_round(
     # A device computes while the host prepares what follows the forward.
     is_edited = insert_delete.edits(table, plan.group_slots)
     rules = make_rules(table, plan, insert_delete, is_edited)
+    rules = replace(rules, masks=certifier.masks(plan))
     has_entropy = bool((table.algorithm[plan.group_slots] == ENTROPY_BOUNDED).any())
     controls = insert_delete.controls if is_edited.any() else None
     counts = statistics.due(hits)
@@ -108,7 +113,8 @@ def _updated(
     table: SlotTable, plan: RoundPlan, lines: Sequence[Tensor], has_entropy: bool
 ) -> list[Tensor]:
     """The blocks that the ``lines`` of ``_choose`` leave, where the device decides; or nothing."""
-    if choose("denoise", lines[0].device) is not TRITON:
+    is_constrained = table.is_constrained[plan.group_slots].any()
+    if is_constrained or choose("denoise", lines[0].device) is not TRITON:
         return []
     return [update_blocks(table, plan, Preview(*lines[: 2 + has_entropy]))]
 

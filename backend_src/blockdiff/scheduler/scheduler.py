@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from blockdiff.constraints.base import Constraint
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.arrays import Flags, Ints
+from blockdiff.scheduler.certify import Certifier
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
 from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.counts import count_round
 from blockdiff.scheduler.decisions import Decisions, StopFinder
 from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
@@ -21,7 +24,7 @@ from blockdiff.scheduler.results import block_results
 from blockdiff.scheduler.reuse import Reuse
 from blockdiff.scheduler.table import BlockOpening, SlotState, SlotTable
 
-_PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
+GUIDE_COMPLETE, GUIDE_INCOMPLETE = "guide_complete", "guide_incomplete"
 
 
 @dataclass
@@ -47,6 +50,7 @@ class Scheduler:
         self.counters = Counters()
         self.memory = Memory(self.table, rules, self.counters)
         self.reuse = Reuse(self.table, self.memory, self.counters)
+        self.certifier = Certifier(self.table)
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
         self._slot_of: dict[int, int] = {}
@@ -65,6 +69,7 @@ class Scheduler:
         threshold: float,
         anchored_at_zero: bool,
         stops: StopFinder | None,
+        constraint: Constraint | None = None,
     ) -> int:
         """Put a checked request into a free slot and return the slot."""
         if not self.table.free_slots:
@@ -74,6 +79,7 @@ class Scheduler:
         self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
         self._slot_of[request.uid] = slot
         self.reuse.open(slot)
+        self.certifier.open(slot, constraint)
         self.counters.requests += 1
         return slot
 
@@ -125,7 +131,7 @@ class Scheduler:
 
     def apply(self, plan: RoundPlan, decisions: Decisions) -> list[BlockResult]:
         """Take in the results of ``plan``; return the blocks that are finished by them."""
-        self._count(plan)
+        count_round(self.table, self.counters, plan)
         self._advance_prefill(plan)
         table, slots = self.table, plan.group_slots
         table.written[plan.commit_slots] = table.final[plan.commit_slots]
@@ -135,26 +141,6 @@ class Scheduler:
         has_written[plan.prefill_slots] = has_written[plan.commit_slots] = True
         self.reuse.keep(slots[is_sound & has_written[slots]])
         return self._finish_blocks(slots, ~is_sound)
-
-    def _count(self, plan: RoundPlan) -> None:
-        is_previewed = np.zeros(self.table.num_slots, np.bool_)
-        is_previewed[plan.preview_slots] = True
-        is_fused = is_previewed[plan.commit_slots]
-        kinds = (
-            (_PREFILL, plan.prefill_slots),
-            (_PREVIEW, plan.preview_slots),
-            (_COMMIT, plan.commit_slots[~is_fused]),
-            (_COMMIT_FUSED, plan.commit_slots[is_fused]),
-        )
-        for kind, slots in kinds:
-            if len(slots):
-                self.table.forwards[slots, kind] += 1
-        total = self.counters.forwards
-        self.counters.rounds += 1
-        total.prefill += len(plan.prefill_slots)
-        total.preview += len(plan.preview_slots)
-        total.commit += int((~is_fused).sum())
-        total.commit_fused += int(is_fused.sum())
 
     def _advance_prefill(self, plan: RoundPlan) -> None:
         table, slots = self.table, plan.prefill_slots
@@ -167,8 +153,14 @@ class Scheduler:
         traced = np.flatnonzero(table.is_traced[slots])
         if len(traced):
             table.traces.record(table, slots, traced, decisions)
+        log_probs = decisions.log_probs
+        if table.has_random_canvases:
+            # what has been certified is given to later steps, with what it was accepted with
+            log_probs = np.where(
+                table.pinned[slots, :width], table.log_probs[slots, :width], log_probs
+            )
         table.canvas[slots, :width] = decisions.canvas
-        table.log_probs[slots, :width] = decisions.log_probs
+        table.log_probs[slots, :width] = log_probs
         table.masked[slots, :width] = decisions.is_open
         table.is_unsettled[slots] = ~decisions.is_settled
         table.post_steps[slots] += ~decisions.is_open.any(axis=1)
@@ -180,6 +172,7 @@ class Scheduler:
             table.sequences[singles, table.final[singles]] = tokens
             table.final[singles] += 1
         table.step[slots] += 1
+        self.certifier.advance(slots)
 
     def _endings(self, slots: Ints) -> Ending:
         table = self.table
@@ -188,6 +181,7 @@ class Scheduler:
             places = np.arange(may_change.shape[1])
             is_open = places < table.block_length[slots][:, None]
             is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
+            is_open &= ~table.is_certified(slots)
             may_change |= is_open & table.is_unsettled[slots][:, None]
         return find_endings(
             table.canvas[slots],
@@ -211,6 +205,7 @@ class Scheduler:
         is_whole = ending.settled >= needed
         block_end = table.block_start[slots] + table.block_length[slots]
         is_special = is_broken | table.has_stops[slots] | (eos >= 0)
+        is_special |= table.is_constrained[slots]
         is_special |= is_whole & (block_end >= table.end_position[slots])
         # Most blocks are just followed by the next one.
         plain = np.flatnonzero(is_whole & ~is_special)
@@ -230,7 +225,12 @@ class Scheduler:
 
     def _finish_block(self, slot: int, ready: int, eos: int, needed: int) -> list[BlockResult]:
         """Results of a block whose first ``ready`` positions are final and hold no EOS."""
-        running = self._running[slot]
+        running, certifier = self._running[slot], self.certifier
+        if problem := certifier.error(slot):
+            return [self.fail(slot, problem)]
+        if certifier.has_ended(slot):
+            ready = int(self.table.certified[slot] - self.table.block_start[slot])
+            eos = eos if eos < ready else -1
         if running.stops is not None and ready > running.searched:
             tokens = self.table.canvas[slot, running.searched : ready].tolist()
             try:
@@ -244,11 +244,14 @@ class Scheduler:
         if eos >= 0:
             token = str(self.table.canvas[slot, eos])
             return [self._finish(slot, eos + 1, FinishReason.STOP, token)]
+        if certifier.has_ended(slot):
+            return [self._finish(slot, ready, FinishReason.STOP, GUIDE_COMPLETE)]
         if ready < needed:
             return []
         block_end = self.table.block_start[slot] + self.table.block_length[slot]
         if block_end >= self.table.end_position[slot]:
-            return [self._finish(slot, needed, FinishReason.LENGTH, "")]
+            why = "" if certifier.is_complete(slot) else GUIDE_INCOMPLETE
+            return [self._finish(slot, needed, FinishReason.LENGTH, why)]
         result = self._result(slot, needed)
         self._next_blocks(np.array([slot]))
         running.searched = 0
@@ -258,6 +261,7 @@ class Scheduler:
         table = self.table
         table.settle_blocks(slots[~table.is_autoregressive[slots]])
         table.open_blocks(slots, table.block_start[slots] + table.block_length[slots])
+        self.certifier.advance(slots)
 
     def _result(self, slot: int, end: int) -> BlockResult:
         (result,) = block_results(self.table, np.array([slot]), np.array([end]))
@@ -278,6 +282,7 @@ class Scheduler:
         request = self._running.pop(slot).request
         del self._slot_of[request.uid]
         self.reuse.close(slot)
+        self.certifier.close(slot)
         self.table.close(slot)
         self.counters.finished += 1
         return replace(

@@ -13,7 +13,7 @@ import numpy as np
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE, NO_THRESHOLD
 from blockdiff.decoding.uniform import ENTROPY_BOUND
-from blockdiff.scheduler.arrays import NO_TOKEN, Ints, SlotArrays
+from blockdiff.scheduler.arrays import NO_TOKEN, Flags, Ints, SlotArrays
 from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
 from blockdiff.scheduler.token_pairs import NO_PAIRS, pairs_of
@@ -34,6 +34,7 @@ class BlockOpening(NamedTuple):
     start_canvas: StartCanvas | None = None  # None: they begin as masks
     truncates_last: bool = False
     load_aware: LoadAware | None = None
+    never: tuple[int, ...] = ()  # ids that no output holds
 
 
 class SlotState(IntEnum):
@@ -57,6 +58,11 @@ class SlotTable(SlotArrays):
     def has_random_canvases(self) -> bool:
         """Whether canvases begin as random tokens; a preview then decides all of a canvas."""
         return self._opening.start_canvas is not None
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """Ids that no output holds."""
+        return self._opening.never
 
     @property
     def free_slots(self) -> int:
@@ -155,7 +161,7 @@ class SlotTable(SlotArrays):
         self.block_length[slots] = lengths
         self.block_start[slots] = starts
         self.block_index[slots] += 1
-        for counts in (self.first_response, self.step, self.post_steps):
+        for counts in (self.first_response, self.step, self.earlier_steps, self.post_steps):
             counts[slots] = 0
         self.is_unsettled[slots] = self.is_editing[slots]
         self.canvas[slots] = self.mask_token_id
@@ -202,6 +208,12 @@ class SlotTable(SlotArrays):
         found: Ints = np.maximum(self.first_response[slots], early)
         return found
 
+    def is_certified(self, slots: Ints) -> Flags:
+        """Places [N, B] of the open blocks of ``slots`` [N] whose constraints have taken them."""
+        counts = np.where(self.is_constrained, self.certified - self.block_start, 0)[slots]
+        flags: Flags = np.arange(self.canvas.shape[1]) < counts[:, None]
+        return flags
+
     def settle_blocks(self, slots: Ints) -> None:
         """The tokens of the open blocks of ``slots`` [N] are final; the next round commits them."""
         starts, lengths = self.block_start[slots], self.block_length[slots]
@@ -217,10 +229,29 @@ class SlotTable(SlotArrays):
         """
         self.written[slot] = 0
         if self.has_random_canvases:
-            self.block_index[slot] -= 1
-            self.open_blocks(np.array([slot]), self.block_start[[slot]])
+            self._draw_again(slot)
         if self.final[slot]:
             self.state[slot] = SlotState.PREFILL
+
+    def _draw_again(self, slot: int) -> None:
+        """Begin the random canvas of ``slot`` anew, but for what is certified of it."""
+        kept = 0
+        if self.is_constrained[slot]:
+            kept = max(int(self.certified[slot] - self.block_start[slot]), 0)
+        given = (self.canvas[slot, :kept].copy(), self.log_probs[slot, :kept].copy())
+        steps = int(self.earlier_steps[slot] + self.step[slot])
+        self.block_index[slot] -= 1
+        self.open_blocks(np.array([slot]), self.block_start[[slot]])
+        if self.is_constrained[slot]:
+            self.earlier_steps[slot] = steps
+        self.canvas[slot, :kept], self.log_probs[slot, :kept] = given
+        self.masked[slot, :kept] = False
+        self.pinned[slot, :kept] = True
+
+    def begin_canvas_again(self, slot: int, place: int) -> None:
+        """Denoise the random canvas of ``slot`` anew from ``place`` on; what is before is given."""
+        assert self.certified[slot] == self.block_start[slot] + place, "certified up to there"
+        self._draw_again(slot)
 
     def urgency(self, slots: Ints) -> Ints:
         """Priorities [N] of ``slots`` [N], lower for those that have been passed for long."""

@@ -9,11 +9,12 @@ from typing import Any
 
 from blockdiff.cli.infill import Infill, read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
-from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
+from blockdiff.core import DecodingParams, Guide, Mode, Request, SamplingParams
 from blockdiff.decoding import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.models.base import ModelInfo
 from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.serving.tool_choice import choose_tools, required_calls
 from blockdiff.text import Tokenizer
 
 STRATEGIES = {
@@ -46,9 +47,11 @@ def build_request(
             f"mask_id: {line.mask_id} is not this model's mask token ({info.mask_token_id})"
         )
     infill = _infill(line, tokenizer)
+    input_ids, guide = _prompt(line, tokenizer)
     return Request(
         uid=uid,
-        input_ids=tuple(_input_ids(line, tokenizer)),
+        input_ids=tuple(input_ids),
+        guide=guide,
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
         min_tokens=_limit(line, "min_tokens", infill.min_tokens),
@@ -84,22 +87,28 @@ def _refuse_editing(line: RequestLine, info: ModelInfo) -> None:
             )
 
 
-def _input_ids(line: RequestLine, tokenizer: Tokenizer | None) -> list[int]:
-    if line.input_ids is not None:
-        for field in ("tools", "enable_thinking"):
+def _prompt(line: RequestLine, tokenizer: Tokenizer | None) -> tuple[list[int], Guide | None]:
+    """Ids of the prompt, and what guides the answer to calls that have to be made."""
+    if line.messages is None or line.input_ids is not None:
+        prompt = "prompt" if line.input_ids is None else "input_ids"
+        for field in ("tools", "tool_choice", "enable_thinking"):
             if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not input_ids")
-        return line.input_ids
+                raise RequestError(f"{field}: needs messages, not {prompt}")
+    if line.input_ids is not None:
+        return line.input_ids, None
     if tokenizer is None:
         raise ConfigError("the model folder has no tokenizer.json; give token ids (input_ids)")
     if line.messages is None:
-        for field in ("tools", "enable_thinking"):
-            if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not prompt")
-        return tokenizer.encode(line.prompt or "")
+        return tokenizer.encode(line.prompt or ""), None
     messages = parse_messages(json.dumps(line.messages))
-    tools = parse_tools(json.dumps(line.tools)) if line.tools else None
-    return tokenizer.apply_chat_template(messages, tools, line.enable_thinking)
+    tools = parse_tools(json.dumps(line.tools)) if line.tools else []
+    chosen = line.tool_choice or ""
+    choice = choose_tools(
+        {"tool_choice": chosen if isinstance(chosen, str) else json.dumps(chosen)}, tools
+    )
+    ids = tokenizer.apply_chat_template(messages, choice.tools, line.enable_thinking)
+    form = tokenizer.tool_form.form.name
+    return ids, required_calls(choice, form, tokenizer, tokenizer.think_state(ids))
 
 
 def _eos_ids(line: RequestLine) -> tuple[int, ...] | None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blockdiff.errors import RequestError, UnsupportedError
+from blockdiff.core import Guide
+from blockdiff.errors import RequestError
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
@@ -22,9 +23,9 @@ from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
-from blockdiff.serving.tool_choice import ToolChoice, choose_tools
+from blockdiff.serving.tool_choice import ToolChoice, choose_tools, required_calls
 from blockdiff.serving.values import merge_values
-from blockdiff.text import Tokenizer, find_tool_form, offered_types
+from blockdiff.text import FORMS, ThinkState, Tokenizer, offered_types
 
 
 class Preprocessor:
@@ -34,8 +35,8 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._settings = settings
         self._max_context = max_context
-        found = find_tool_form(settings.model, tokenizer, settings.tool_form)
-        self._tool_form = found.form
+        wanted = settings.tool_form
+        self._tool_form = tokenizer.tool_form.form if wanted is None else FORMS[wanted]
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
@@ -47,20 +48,20 @@ class Preprocessor:
         is_chat = _is_chat(given)
         stop_words = _stop_words(given.get("stop_words", []))
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
-        if choice.is_required:
-            raise UnsupportedError("tool_choice: required calls are not supported; give auto")
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
         max_tokens = self._max_tokens(given.get("max_tokens"), len(ids))
         min_tokens = given.get("min_tokens", 0)
         if min_tokens > max_tokens:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
+        think = self._tokenizer.think_state(ids) if is_chat else ThinkState.UNKNOWN
+        guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
         is_echo = not given.get("exclude_input_in_output", True)
         context = TextContext(
             stop_words=stop_words,
             min_tokens=min_tokens,
             is_chat=is_chat,
-            think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
+            think=think.value,
             tool_form=self._tool_form.name if choice.tools else None,
             tools=offered_types(choice.tools),
             echo=text if is_echo else "",
@@ -68,7 +69,7 @@ class Preprocessor:
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
         )
-        return ids, _spec(given, max_tokens, context)
+        return ids, _spec(given, max_tokens, context, guide)
 
     def _limit_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         limit = self._settings.max_prompt_bytes
@@ -145,7 +146,9 @@ def _stop_words(given: list[str]) -> tuple[str, ...]:
     return words
 
 
-def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> RequestSpec:
+def _spec(
+    given: Mapping[str, Any], max_tokens: int, context: TextContext, guide: Guide | None
+) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
         for other in ("threshold", "denoise_steps"):
@@ -170,6 +173,7 @@ def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> Re
         denoise_steps=given.get("denoise_steps"),
         threshold=threshold,
         is_elastic=given.get("quality") == ELASTIC_QUALITY,
+        guide=guide,
         received_at=time.monotonic(),
         text=context,
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blockdiff.core import DecodingParams, Request, SamplingParams
+from blockdiff.core import DecodingParams, Guide, Request, SamplingParams
 from blockdiff.errors import RequestError
 
 
@@ -48,6 +48,7 @@ class RequestSpec(_Wire):
     denoise_steps: int | None = None
     threshold: float | None = None
     is_elastic: bool = False
+    guide: Guide | None = None
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -72,6 +73,7 @@ class RequestSpec(_Wire):
                 is_elastic=self.is_elastic,
             ),
             deadline=deadline,
+            guide=self.guide,
         )
 
 

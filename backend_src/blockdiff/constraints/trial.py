@@ -18,14 +18,13 @@ from llguidance import LLMatcher, LLTokenizer
 from blockdiff.constraints.grammars import grammar_text, one_line, parser_limits, refusal
 from blockdiff.core import Guide
 
-TRIAL_SECONDS = 5
+TRIAL_SECONDS = 3
 _MEMORY_BYTES = 2 << 30
 # A grammar that is built on this stack is safe on the larger one that ``build`` gives it.
 _TRIAL_STACK_BYTES = 1 << 20
 BUILD_STACK_BYTES = 64 << 20
 _KEPT = 256
 END = 256
-NOTHING = "nothing can satisfy it"
 _TOO_COSTLY = "it takes too much time or memory; give a simpler one"
 
 
@@ -77,15 +76,12 @@ def find_problem(grammar: str) -> str:
     """What is wrong with ``grammar``; empty: nothing. May take anything to find out."""
     vocabulary: Any = SingleBytes()
     matcher = LLMatcher(LLTokenizer(vocabulary), grammar, log_level=0, limits=parser_limits())
-    if matcher.is_error():
-        problem = one_line(str(matcher.get_error()))
-        return NOTHING if problem.startswith("NoExtension") else problem
-    allowed = matcher.compute_bitmask()
-    if matcher.is_error():
-        return one_line(str(matcher.get_error()))
-    if not any(allowed):
-        return NOTHING
-    return ""
+    allowed = b"" if matcher.is_error() else matcher.compute_bitmask()
+    problem = one_line(str(matcher.get_error())) if matcher.is_error() else ""
+    # llguidance says so where the first symbol can derive nothing
+    if problem.startswith("NoExtension") or not (problem or any(allowed)):
+        return "nothing can satisfy it"
+    return problem
 
 
 def _main() -> None:

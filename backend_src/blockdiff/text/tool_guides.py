@@ -16,6 +16,10 @@ from blockdiff.text.tool_guide_parts import IdOf, literal, marker
 HERMES, QWEN_XML, LLADA2, GEMMA = "hermes", "qwen_xml", "llada2", "gemma"
 
 LINE = "\n"
+# Templates write JSON in one line; a model that may write any space between values may never end.
+_AS_TRAINED = {
+    "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+}
 _XML_TAIL = '"\\n</parameter>\\n"'
 _XML_TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\/?(parameter|tool_call)(?s:.*)/"
 
@@ -52,7 +56,7 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
     """What the arguments of ``function`` are: an object, and nothing that it does not name."""
     given = function.get("parameters")
     schema = dict(given) if isinstance(given, Mapping) else {}
-    schema = {"additionalProperties": False, **schema, "type": "object"}
+    schema = {"additionalProperties": False, **schema, "type": "object", **_AS_TRAINED}
     return {**schema, "properties": schema.get("properties") or {}}
 
 
@@ -96,7 +100,7 @@ def _xml_value(own: Any, schema: Mapping[str, Any]) -> str:
     if not types or "string" in types:
         return "XML_TEXT"
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    return f"%json {json.dumps({**shared, **own})} {_XML_TAIL}"
+    return f"%json {json.dumps({**shared, **own, **_AS_TRAINED})} {_XML_TAIL}"
 
 
 # what stands between two calls

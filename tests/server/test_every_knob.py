@@ -86,6 +86,15 @@ KNOBS: tuple[Knob, ...] = (
         lambda a, b: a.last["finish_reason"] == "tool_calls" != b.last["finish_reason"],
     ),
     Knob(
+        "tool_choice",
+        chat("upper stone", max_tokens=64, tools=json.dumps([TOOL])),
+        {"tool_choice": json.dumps({"type": "function", "function": {"name": "get_weather"}})},
+        lambda a, b: (
+            a.last["finish_reason"] != "tool_calls" == b.last["finish_reason"]
+            and json.loads(b.joined("tool_calls"))[0]["function"]["name"] == "get_weather"
+        ),
+    ),
+    Knob(
         "enable_thinking",
         chat("458+367", max_tokens=64, enable_thinking=False),
         {"enable_thinking": True},
@@ -234,6 +243,29 @@ KNOBS: tuple[Knob, ...] = (
         SORT,
         {"sampling_parameters": '{"max_tokens": 2, "stop_words": ["31"]}'},
         lambda a, b: b.last["stop_reason"] == "31",  # the tensor's max_tokens counts
+    ),
+    Knob(
+        "bad_words",
+        SORT,
+        {"bad_words": ["31", "7"]},
+        lambda a, b: "31" in a.text and not any(bad in b.text for bad in ("31", "7")),
+    ),
+    Knob(
+        "guided_decoding_guide_type",
+        SORT,
+        {"guided_decoding_guide_type": "json"},
+        lambda a, b: b.last["finish_reason"] == "length" or isinstance(json.loads(b.text), dict),
+    ),
+    Knob(
+        "guided_decoding_guide",
+        SORT,
+        {
+            "guided_decoding_guide_type": "json_schema",
+            "guided_decoding_guide": json.dumps(
+                {"type": "array", "items": {"type": "integer"}, "minItems": 4, "maxItems": 4}
+            ),
+        },
+        lambda a, b: len(json.loads(b.text)) == 4 and b.last["finish_reason"] == "stop",
     ),
 )
 

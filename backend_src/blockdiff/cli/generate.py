@@ -86,6 +86,13 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="1 is off.")] = None,
     seed: Annotated[int | None, typer.Option(help="Output depends on request and seed.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    bad_word: Annotated[
+        list[str] | None, typer.Option(help="Never part of the answer; may be repeated.")
+    ] = None,
+    guide_type: Annotated[
+        str | None, typer.Option(help="json, json_schema, regex or ebnf_grammar.")
+    ] = None,
+    guide: Annotated[str | None, typer.Option(help="What the answer must be.")] = None,
     pinned: Annotated[
         str | None, typer.Option(help='Given answer tokens by place, as JSON: {"5": 17}.')
     ] = None,
@@ -129,6 +136,9 @@ def generate(
         "top_p": top_p,
         "seed": seed,
         "stop": stop or None,
+        "bad_words": bad_word or None,
+        "guide_type": guide_type,
+        "guide": guide,
         "pinned": json_flag("pinned", pinned),
         "suffix": suffix,
         "suffix_ids": ids_flag("suffix_ids", suffix_ids),

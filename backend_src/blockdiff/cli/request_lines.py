@@ -4,12 +4,13 @@ Knows nothing of files, engines or output.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blockdiff.cli.infill import read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
-from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
+from blockdiff.core import DecodingParams, Guide, GuideKind, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.infill import Infill
@@ -47,9 +48,12 @@ def build_request(
             f"mask_id: {line.mask_id} is not this model's mask token ({info.mask_token_id})"
         )
     infill = _infill(line, tokenizer)
+    input_ids = tuple(_input_ids(line, tokenizer))
     return Request(
         uid=uid,
-        input_ids=tuple(_input_ids(line, tokenizer)),
+        input_ids=input_ids,
+        guide=_guide(line, input_ids, tokenizer),
+        bad_strings=tuple(line.bad_words),
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
         min_tokens=_limit(line, "min_tokens", infill.min_tokens),
@@ -60,6 +64,18 @@ def build_request(
         sampling=SamplingParams(line.temperature, line.top_k, line.top_p, line.seed),
         decoding=_decoding(line, info),
     )
+
+
+def _guide(
+    line: RequestLine, input_ids: Sequence[int], tokenizer: Tokenizer | None
+) -> Guide | None:
+    if line.guide_type is None:
+        return None
+    think = "closed"
+    if tokenizer is not None and line.messages is not None:
+        think = str(tokenizer.think_state(input_ids).value)
+        think = "closed" if think == "unknown" and line.enable_thinking is False else think
+    return Guide(GuideKind(line.guide_type), line.guide or "", think)
 
 
 def _infill(line: RequestLine, tokenizer: Tokenizer | None) -> Infill:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blockdiff.core import DecodingParams, Request, SamplingParams
+from blockdiff.core import DecodingParams, Guide, Request, SamplingParams
 from blockdiff.errors import RequestError
 
 
@@ -51,6 +51,8 @@ class RequestSpec(_Wire):
     stream_denoise: bool = False
     pinned: tuple[tuple[int, int], ...] = ()
     priority: int = 0
+    guide: Guide | None = None
+    bad_words: tuple[str, ...] = ()
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -78,6 +80,8 @@ class RequestSpec(_Wire):
             wants_canvases=self.stream_denoise,
             pinned=self.pinned,
             priority=self.priority,
+            guide=self.guide,
+            bad_strings=self.bad_words,
         )
 
 

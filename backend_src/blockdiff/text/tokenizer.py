@@ -111,6 +111,10 @@ class Tokenizer:
             self._bytes[token_id] = known
         return known
 
+    def control_id(self, text: str) -> int | None:
+        """Id of a control token; None where the vocabulary has none that is spelled so."""
+        return self._control.get(text)
+
     @property
     def control_ids(self) -> frozenset[int]:
         """Tokens that are no text."""

@@ -133,10 +133,10 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "text",
     ),
     "penalty": (
-        {"text_input": OK, "repetition_penalty": 1.2},
-        "UNIMPLEMENTED",
-        "repetition_penalty: got 1.2",
-        "not supported",
+        {"text_input": OK, "repetition_penalty": 0.0},
+        "INVALID_ARGUMENT",
+        "repetition_penalty: got 0",
+        "more than 0",
     ),
     "guided": (
         {"text_input": OK, "guided_decoding_guide_type": "regex", "guided_decoding_guide": "(a"},

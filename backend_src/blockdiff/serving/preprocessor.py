@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from blockdiff.core import Ramp
 from blockdiff.errors import RequestError
 from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
@@ -27,11 +28,12 @@ from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.model_facts import FactsReader, facts_file
 from blockdiff.serving.rules import check_rules
+from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
 from blockdiff.serving.tool_choice import ToolChoice, choose_tools
 from blockdiff.serving.values import merge_values
-from blockdiff.text import Tokenizer, find_tool_form, offered_types
+from blockdiff.text import ThinkState, Tokenizer, find_tool_form, offered_types
 
 
 class Preprocessor:
@@ -70,7 +72,7 @@ class Preprocessor:
             _words("bad_words", given, MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS),
         )
         check_limits(limits)
-        spec = _spec(given, infill, context, limits)
+        spec = _spec(given, infill, context, limits, self._ramps(given, context))
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
@@ -94,9 +96,19 @@ class Preprocessor:
             tools=offered_types(choice.tools),
             echo=given["text_input"] if is_echo else "",
             return_log_probs=given.get("return_log_probs", False),
+            top_logprobs=given.get("top_logprobs", 0),
+            return_step_map=given.get("return_step_map", False),
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
         )
+
+    def _ramps(self, given: Mapping[str, Any], context: TextContext) -> tuple[Ramp, ...]:
+        own = self._settings
+        # a raw prompt says nothing of thinking
+        think_end = own.think_end_ramp if context.is_chat else ""
+        defaults = {"stop_ramp": own.stop_ramp, "think_end_ramp": think_end}
+        is_thinking = context.think != ThinkState.CLOSED.value
+        return read_ramps(given, defaults, self._tokenizer.special.think_end, is_thinking)
 
     def _limit_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         limit = self._settings.max_prompt_bytes
@@ -154,7 +166,11 @@ def _words(name: str, given: Mapping[str, Any], most: int, characters: int) -> t
 
 
 def _spec(
-    given: Mapping[str, Any], infill: Infill, context: TextContext, limits: Limits
+    given: Mapping[str, Any],
+    infill: Infill,
+    context: TextContext,
+    limits: Limits,
+    ramps: tuple[Ramp, ...],
 ) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
@@ -177,6 +193,12 @@ def _spec(
         top_k=given.get("top_k", 0),
         top_p=given.get("top_p", 1.0),
         seed=seed,
+        min_p=given.get("min_p", 0.0),
+        repetition_penalty=given.get("repetition_penalty", 1.0),
+        presence_penalty=given.get("presence_penalty", 0.0),
+        frequency_penalty=given.get("frequency_penalty", 0.0),
+        logit_bias=read_biases(given.get("logit_bias", "")),
+        ramps=ramps,
         algorithm=given.get("algorithm"),
         block_length=given.get("block_length"),
         denoise_steps=given.get("denoise_steps"),

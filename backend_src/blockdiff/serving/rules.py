@@ -64,6 +64,11 @@ RULES: tuple[Rule, ...] = (
         "nothing together with threshold or denoise_steps",
         _is_beside("quality", "threshold", "denoise_steps"),
     ),
+    Rule(
+        "stop_ramp",
+        "nothing together with ignore_eos",
+        lambda given: _asks("stop_ramp")(given) and _asks("ignore_eos")(given),
+    ),
     Rule("suffix", "nothing without gap", _lacks("suffix", "gap")),
     Rule("gap", "nothing without suffix", _lacks("gap", "suffix")),
     Rule(

@@ -172,7 +172,7 @@ def test_refusals(build: Build, fields: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("name", ["max_token", "stop_word", "temprature", "n", "logit_bias"])
+@pytest.mark.parametrize("name", ["max_token", "stop_word", "temprature", "n", "best_of"])
 def test_parameters_that_would_be_ignored(build: Build, name: str) -> None:
     with pytest.raises(RequestError, match=f'parameter "{name}"'):
         build({name: 1}, text_input="x")

@@ -4,18 +4,17 @@ Knows nothing of files, engines or output.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blockdiff.cli.infill import read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
-from blockdiff.core import DecodingParams, Guide, GuideKind, Mode, Request, SamplingParams
+from blockdiff.cli.line_prompt import read_prompt
+from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.infill import Infill
 from blockdiff.models.base import ModelInfo
-from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.text import Tokenizer
 
@@ -50,11 +49,11 @@ def build_request(
             f"mask_id: {line.mask_id} is not this model's mask token ({info.mask_token_id})"
         )
     infill = _infill(line, tokenizer)
-    input_ids = tuple(_input_ids(line, tokenizer))
+    input_ids, guide = read_prompt(line, tokenizer)
     return Request(
         uid=uid,
-        input_ids=input_ids,
-        guide=_guide(line, input_ids, tokenizer),
+        input_ids=tuple(input_ids),
+        guide=guide,
         bad_strings=tuple(line.bad_words),
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
@@ -68,18 +67,6 @@ def build_request(
         wants_step_map=line.return_step_map,
         decoding=_decoding(line, info),
     )
-
-
-def _guide(
-    line: RequestLine, input_ids: Sequence[int], tokenizer: Tokenizer | None
-) -> Guide | None:
-    if line.guide_type is None:
-        return None
-    think = "closed"
-    if tokenizer is not None and line.messages is not None:
-        think = str(tokenizer.think_state(input_ids).value)
-        think = "closed" if think == "unknown" and line.enable_thinking is False else think
-    return Guide(GuideKind(line.guide_type), line.guide or "", think)
 
 
 def _sampling(line: RequestLine, tokenizer: Tokenizer | None) -> SamplingParams:
@@ -125,24 +112,6 @@ def _refuse_editing(line: RequestLine, info: ModelInfo) -> None:
             raise UnsupportedError(
                 f"{field}: {info.model_type} does not support token editing; leave it out"
             )
-
-
-def _input_ids(line: RequestLine, tokenizer: Tokenizer | None) -> list[int]:
-    if line.input_ids is not None:
-        for field in ("tools", "enable_thinking"):
-            if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not input_ids")
-        return line.input_ids
-    if tokenizer is None:
-        raise ConfigError("the model folder has no tokenizer.json; give token ids (input_ids)")
-    if line.messages is None:
-        for field in ("tools", "enable_thinking"):
-            if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not prompt")
-        return tokenizer.encode(line.prompt or "")
-    messages = parse_messages(json.dumps(line.messages))
-    tools = parse_tools(json.dumps(line.tools)) if line.tools else None
-    return tokenizer.apply_chat_template(messages, tools, line.enable_thinking)
 
 
 def _eos_ids(line: RequestLine) -> tuple[int, ...] | None:

@@ -31,9 +31,9 @@ from blockdiff.serving.rules import check_rules
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
-from blockdiff.serving.tool_choice import ToolChoice, choose_tools
+from blockdiff.serving.tool_choice import ToolChoice, choose_tools, required_calls
 from blockdiff.serving.values import merge_values
-from blockdiff.text import ThinkState, Tokenizer, find_tool_form, offered_types
+from blockdiff.text import FORMS, ThinkState, Tokenizer, offered_types
 
 
 class Preprocessor:
@@ -44,8 +44,8 @@ class Preprocessor:
         self._settings = settings
         self._max_context = max_context
         self._facts = FactsReader(facts_file(settings.relay_socket))
-        found = find_tool_form(settings.model, tokenizer, settings.tool_form)
-        self._tool_form = found.form
+        wanted = settings.tool_form
+        self._tool_form = tokenizer.tool_form.form if wanted is None else FORMS[wanted]
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
@@ -67,8 +67,10 @@ class Preprocessor:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
         given = {**given, "max_tokens": max_tokens, "min_tokens": min_tokens}
         context = self._context(given, ids, choice, stop_words)
+        think = ThinkState(context.think)
+        guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
         limits = Limits(
-            read_guide(given, choice, self._tool_form.name, self._tokenizer, context.think),
+            guide or read_guide(given, think),
             _words("bad_words", given, MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS),
         )
         check_limits(limits)

@@ -59,10 +59,10 @@ class RequestSpec(_Wire):
     denoise_steps: int | None = None
     threshold: float | None = None
     is_elastic: bool = False
+    guide: Guide | None = None
     stream_denoise: bool = False
     pinned: tuple[tuple[int, int], ...] = ()
     priority: int = 0
-    guide: Guide | None = None
     bad_words: tuple[str, ...] = ()
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
@@ -92,8 +92,8 @@ class RequestSpec(_Wire):
             wants_step_map=self.text.return_step_map,
             wants_canvases=self.stream_denoise,
             pinned=self.pinned,
-            priority=self.priority,
             guide=self.guide,
+            priority=self.priority,
             bad_strings=self.bad_words,
         )
 

@@ -5,7 +5,6 @@ from blockdiff.text.special import SpecialTokens
 from blockdiff.text.stream import TextCodec, TextDelta, TextStream
 from blockdiff.text.tokenizer import ThinkState, Tokenizer
 from blockdiff.text.tool_calls import FORMS, ParsedText, ToolCall, ToolCallParser, offered_types
-from blockdiff.text.tool_form import find_tool_form
 
 __all__ = [
     "FORMS",
@@ -20,6 +19,5 @@ __all__ = [
     "Tokenizer",
     "ToolCall",
     "ToolCallParser",
-    "find_tool_form",
     "offered_types",
 ]

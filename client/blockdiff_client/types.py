@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     algorithm: str | None
     quality: str | None
     tools: str | Sequence[Mapping[str, Any]] | None
+    tool_choice: str | Mapping[str, Any] | None
     sampling_parameters: str | Mapping[str, Any] | None
     guided_decoding_guide_type: str | None
     guided_decoding_guide: str | None
@@ -104,6 +105,7 @@ class BlockEvent:
 
     ``elapsed`` is seconds from the call to the arrival of this block. ``finish_reason`` and
     ``stop_reason`` are None until the final block, ``threshold`` where none decided the block.
+    ``has_malformed_tool_call``: ``text`` holds what began like a tool call and is none.
     """
 
     text: str = ""
@@ -119,6 +121,7 @@ class BlockEvent:
     log_probs: tuple[float, ...] = ()
     elapsed: float = 0.0
     threshold: float | None = None
+    has_malformed_tool_call: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,7 @@ class Generation:
     log_probs: tuple[float, ...]
     seconds: float
     seconds_to_first_block: float
+    has_malformed_tool_call: bool = False
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[BlockEvent], request_id: str = "") -> Generation:
@@ -158,6 +162,7 @@ class Generation:
             log_probs=tuple(value for part in parts for value in part.log_probs),
             seconds=last.elapsed,
             seconds_to_first_block=parts[0].elapsed if parts else 0.0,
+            has_malformed_tool_call=any(part.has_malformed_tool_call for part in parts),
         )
 
     @property

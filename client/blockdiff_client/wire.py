@@ -21,6 +21,7 @@ INPUT_TYPES: dict[str, str] = {
     "text_input": "BYTES",
     "messages": "BYTES",
     "tools": "BYTES",
+    "tool_choice": "BYTES",
     "max_tokens": "INT32",
     "min_tokens": "INT32",
     "stream": "BOOL",
@@ -51,7 +52,7 @@ INPUT_TYPES: dict[str, str] = {
     "guided_decoding_guide": "BYTES",
 }
 
-_JSON_FIELDS = ("messages", "tools", "sampling_parameters")
+_JSON_FIELDS = ("messages", "tools", "tool_choice", "sampling_parameters")
 _OPTIONS = frozenset(Options.__annotations__)
 _LIST_FIELDS = ("stop_words", "bad_words")
 _INTEGER_RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
@@ -184,6 +185,7 @@ def decode_block(outputs: Mapping[str, list[Any]], elapsed: float) -> BlockEvent
         text=first("text_output", ""),
         reasoning=first("reasoning_output", ""),
         tool_calls=parse_tool_calls(first("tool_calls", "")),
+        has_malformed_tool_call=bool(first("has_malformed_tool_call", False)),
         block_index=int(first("block_index", 0)),
         denoise_steps=int(first("denoise_steps_used", 0)),
         threshold=threshold if threshold >= 0 else None,

@@ -30,6 +30,7 @@ class Block:
     tokens: int = 4
     reasoning: str = ""
     tool_calls: str = ""
+    is_malformed: bool = False
     finish: str = ""
     stop: str = ""
     final: bool = False
@@ -111,6 +112,7 @@ def _response(request: Any, block: Block) -> Any:
         add(name, "INT32", struct.pack("<i", number))
     if block.threshold is not None:
         add("threshold_used", "FP32", struct.pack("<f", block.threshold))
+    add("has_malformed_tool_call", "BOOL", struct.pack("<?", block.is_malformed))
     add("is_final", "BOOL", struct.pack("<?", block.final))
     count = len(block.log_probs)
     add("output_log_probs", "FP32", struct.pack(f"<{count}f", *block.log_probs), count)

@@ -36,6 +36,7 @@ def test_values_arrive_as_given() -> None:
         stop_words=["a", "bé"],
         bad_words="x",
         tools=[{"name": "f"}],
+        tool_choice={"type": "function", "function": {"name": "f"}},
         top_p=None,
     )
     assert got == {
@@ -50,6 +51,7 @@ def test_values_arrive_as_given() -> None:
         "stop_words": ["a", "bé"],
         "bad_words": ["x"],
         "tools": '[{"name": "f"}]',
+        "tool_choice": '{"type": "function", "function": {"name": "f"}}',
     }
 
 

@@ -60,6 +60,7 @@ def test_every_command_has_help_with_examples(capsys, name):
         (["serve", "--model", "x", "--slots", "4097"], "'--slots'"),
         (["serve", "--model", "/nothing"], "model folder /nothing: not found"),
         (["serve", "--model", "/nothing", "--format", "xml"], "allowed are text and json"),
+        (["serve", "--model", "x", "--tool-form", "xml"], "allowed are hermes, qwen_xml"),
         (["serve", "--model", "x", "--load-aware-steps", "0.5"], "only with --load-aware"),
         (["serve", "--model", "x", "--load-aware", "--load-aware-threshold", "2"], "threshold"),
         (["doctor", "--format", "xml"], "allowed are table and json"),
@@ -99,6 +100,7 @@ def test_doctor_as_json_finds_no_fault_here():
 def test_doctor_says_whether_the_weights_can_be_verified(tmp_path):
     folder = _copied_demo(tmp_path)
     with_manifest = blockdiff("doctor", "--model", str(folder)).stdout
+    assert "form hermes: the chat template has <tool_call>" in with_manifest
     assert "contents not compared here; manifest " in with_manifest
     assert f"blockdiff weights verify {folder}" in with_manifest
     (folder / "blockdiff-manifest.json").unlink()

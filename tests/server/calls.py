@@ -123,6 +123,7 @@ class Answer(NamedTuple):
     calls: list[Any]
     finish_reason: str
     num_output_tokens: int
+    has_malformed_call: bool
 
 
 def joined(values: list[dict[str, Any]]) -> Answer:
@@ -136,6 +137,7 @@ def joined(values: list[dict[str, Any]]) -> Answer:
         calls,
         values[-1]["finish_reason"],
         sum(v["num_output_tokens"] for v in values),
+        any(v["has_malformed_tool_call"] for v in values),
     )
 
 

@@ -37,6 +37,13 @@ CASES = {
     },
     "tool call": {"messages": chat(f"<think>\nhm\n</think>\n\n{CALL}", block=3), "tools": TOOLS},
     "broken tool call": {"messages": chat("<tool_call>{]</tool_call> ?"), "tools": TOOLS},
+    "calls and text": {
+        "messages": chat(f"one {CALL}\n{CALL} two {CALL.replace('time', 'tide')}", block=5),
+        "tools": TOOLS,
+        "tool_choice": "auto",
+    },
+    "call cut by the limit": {"messages": chat(CALL, block=4), "tools": TOOLS, "max_tokens": 20},
+    "no calls wanted": {"messages": chat(CALL), "tools": TOOLS, "tool_choice": "none"},
     "text is one block": {"text_input": script("hi", block=64)},
 }
 
@@ -78,6 +85,18 @@ def test_expected_texts(wide: TritonServer) -> None:
     assert called.calls[0]["function"] == {"name": "get_time", "arguments": '{"city": "Genève"}'}
     broken = run("broken tool call")
     assert (broken.text, broken.finish_reason) == ("<tool_call>{]</tool_call> ?", "stop")
+    assert broken.has_malformed_call and not called.has_malformed_call
+    several = run("calls and text")
+    assert [call["index"] for call in several.calls] == [0, 1]
+    # a function that was not offered is none
+    assert several.text == f"one  two {CALL.replace('time', 'tide')}"
+    assert (several.has_malformed_call, several.finish_reason) == (True, "tool_calls")
+    cut = run("call cut by the limit")
+    assert cut.calls == [] and cut.text and CALL.startswith(cut.text)
+    assert (cut.has_malformed_call, cut.finish_reason) == (True, "length")
+    unwanted = run("no calls wanted")
+    assert (unwanted.text, unwanted.calls, unwanted.finish_reason) == (CALL, [], "stop")
+    assert not unwanted.has_malformed_call
     assert run("echo").text.endswith("}hello")
 
 

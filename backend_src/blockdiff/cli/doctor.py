@@ -120,12 +120,25 @@ def check_model(model: Path, dtype: str) -> list[Finding]:
         tokens = check_tokenizer(model, config)
         detail = f"{tokens} tokens, embedding of {config.vocab_size}"
         findings.append(Finding("tokenizer", "ok", detail))
+        findings.append(check_tool_calls(model))
     except BlockdiffError as error:
         what, _, advice = str(error).partition("; ")
         findings.append(Finding("tokenizer", "fail", what, advice))
     findings.append(check_manifest(model))
     findings.append(check_memory(weight_bytes(model, dtype)))
     return findings
+
+
+def check_tool_calls(model: Path) -> Finding:
+    """In which form answers are searched for tool calls, and what says so."""
+    from blockdiff.text import Tokenizer, find_tool_form
+
+    found = find_tool_form(model, Tokenizer.load(model))
+    detail = f"form {found.form.name}: {found.reason}"
+    if found.form.is_confirmed:
+        return Finding("tool calls", "ok", detail)
+    advice = "no public source shows this model's calls; compare one, else serve --tool-form NAME"
+    return Finding("tool calls", "warn", detail, advice)
 
 
 def check_manifest(model: Path) -> Finding:

@@ -89,6 +89,7 @@ def model_environment(options: ServeOptions, work: Path) -> dict[str, str]:
         "BLOCKDIFF_SLOTS": options.slots,
         "BLOCKDIFF_THREADS": options.threads,
         "BLOCKDIFF_MAX_CONTEXT": options.max_context,
+        "BLOCKDIFF_TOOL_FORM": options.tool_form,
         "BLOCKDIFF_RELAY_SOCKET": work / RELAY,
         HEARTBEAT_VARIABLE: work / HEARTBEAT,
         # The engine's own thread count rules; tokenizers would warn after the backend's fork.
@@ -108,6 +109,7 @@ def serve(
     max_queue_size: option.MaxQueueSize = None,
     threads: option.Threads = None,
     max_context: option.MaxContext = None,
+    tool_form: option.ToolForm = None,
     prefill_token_budget: option.PrefillTokenBudget = None,
     kv_cache_size: option.KvCacheSize = None,
     prefix_cache: option.PrefixCache = None,
@@ -143,6 +145,7 @@ def serve(
     """
     if output_format not in ("text", "json"):
         raise ConfigError(f"--format {output_format}: allowed are text and json")
+    option.check_tool_form(tool_form)
     option.refuse_together("--deterministic", deterministic, "--load-aware", load_aware)
     option.refuse_together("--deterministic", deterministic, "--cuda-graphs", cuda_graphs is True)
     kept = snapshot_size is not None or snapshot_interval is not None
@@ -158,6 +161,7 @@ def serve(
         max_queue_size=max_queue_size,
         threads=threads,
         max_context=max_context,
+        tool_form=tool_form,
         engine=option.as_parameters(
             prefill_token_budget=prefill_token_budget,
             kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),

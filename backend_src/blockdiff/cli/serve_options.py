@@ -32,6 +32,10 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of the eng
 MaxContext = Annotated[
     int | None, typer.Option(min=1, help="Longest prompt plus answer, in tokens.")
 ]
+ToolForm = Annotated[
+    str | None,
+    typer.Option(help="How the model writes tool calls. [default: by its chat template]"),
+]
 PrefillTokenBudget = Annotated[
     int | None,
     typer.Option(min=1, help="Prompt tokens of all newcomers in one round. [default: 512]"),
@@ -120,6 +124,7 @@ class ServeOptions:
     max_queue_size: int | None = None
     threads: int | None = None
     max_context: int | None = None
+    tool_form: str | None = None
     engine: Mapping[str, object] = field(default_factory=dict)
     """Further parameters of ``block_diffusion``; None: not given."""
     device: str | None = None
@@ -140,6 +145,14 @@ def as_parameters(**values: bool | int | str | None) -> dict[str, object]:
     """Settings of the engine as a ``config.pbtxt`` has them; None stays: it is not given."""
     words = {True: "yes", False: "no"}
     return {name: words[v] if isinstance(v, bool) else v for name, v in values.items()}
+
+
+def check_tool_form(name: str | None) -> None:
+    """Raise ConfigError for a form that there is not."""
+    from blockdiff.text.tool_calls import FORMS
+
+    if name is not None and name not in FORMS:
+        raise ConfigError(f"--tool-form {name}: allowed are {', '.join(FORMS)}")
 
 
 def check_cuda_graphs(device: str, tensor_parallel: int | None, kernels: str | None) -> None:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from blockdiff.serving.spec import TextContext
 from blockdiff.text import (
+    FORMS,
+    ParsedText,
     ReasoningSplitter,
     TextStream,
     ThinkState,
@@ -22,6 +24,7 @@ class Delta(NamedTuple):
     text: str
     reasoning: str
     calls: list[dict[str, Any]]
+    has_malformed_call: bool
 
 
 class AnswerText:
@@ -33,7 +36,9 @@ class AnswerText:
         self._uid = uid
         self._stream = TextStream(tokenizer, context.stop_words, min_tokens=context.min_tokens)
         self._splitter = ReasoningSplitter(ThinkState(context.think)) if context.is_chat else None
-        self._calls = ToolCallParser() if context.has_tools else None
+        self._calls = (
+            ToolCallParser(FORMS[context.tool_form], context.tools) if context.tool_form else None
+        )
         self._num_calls = 0
         self._echo = context.echo
 
@@ -45,11 +50,12 @@ class AnswerText:
         text, reasoning = found.text, ""
         if self._splitter is not None:
             text, reasoning = self._splitter.push(text, final)
-        calls: list[ToolCall] = []
+        parsed = ParsedText(text, [])
         if self._calls is not None:
-            text, calls = self._calls.push(text, final)
-        text, self._echo = self._echo + text, ""
-        return Delta(text, reasoning, [self._public(call) for call in calls])
+            parsed = self._calls.push(text, final)
+        text, self._echo = self._echo + parsed.text, ""
+        calls = [self._public(call) for call in parsed.calls]
+        return Delta(text, reasoning, calls, parsed.has_malformed)
 
     def _public(self, call: ToolCall) -> dict[str, Any]:
         index = self._num_calls

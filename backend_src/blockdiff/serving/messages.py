@@ -9,6 +9,7 @@ from typing import Any
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.serving.fields import MAX_MESSAGES, MAX_TOOLS
 from blockdiff.serving.json_text import parse_json, refuse, shown
+from blockdiff.serving.tool_history import link_results
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _MESSAGE_KEYS = frozenset(
@@ -21,7 +22,9 @@ def parse_messages(text: str) -> list[dict[str, Any]]:
     given = parse_json("messages", text)
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_MESSAGES:
         raise refuse("messages", text, f"a JSON list of 1 to {MAX_MESSAGES} messages")
-    return [_message(f"messages[{index}]", item) for index, item in enumerate(given)]
+    messages = [_message(f"messages[{index}]", item) for index, item in enumerate(given)]
+    link_results(messages)
+    return messages
 
 
 def parse_tools(text: str) -> list[dict[str, Any]]:
@@ -29,6 +32,7 @@ def parse_tools(text: str) -> list[dict[str, Any]]:
     given = parse_json("tools", text) if text.strip() else []
     if not isinstance(given, list) or len(given) > MAX_TOOLS:
         raise refuse("tools", text, f"a JSON list of up to {MAX_TOOLS} tools")
+    names = set()
     for index, tool in enumerate(given):
         function = tool.get("function") if isinstance(tool, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
@@ -37,6 +41,9 @@ def parse_tools(text: str) -> list[dict[str, Any]]:
                 f"tools[{index}]: got {shown(json.dumps(tool))}, allowed "
                 '{"type": "function", "function": {"name": ...}}'
             )
+        if name in names:
+            raise RequestError(f"tools[{index}]: got {shown(name)} twice, allowed once")
+        names.add(name)
     return given
 
 
@@ -112,7 +119,7 @@ def _tool_calls(place: str, role: str, calls: Any) -> list[dict[str, Any]]:
                 "a JSON object",
             )
         named = {"name": function["name"], "arguments": arguments}
-        checked.append({"id": str(call.get("id", "")), "type": "function", "function": named})
+        checked.append({"id": str(call.get("id") or ""), "type": "function", "function": named})
     return checked
 
 

@@ -159,10 +159,12 @@ class PostprocessingModel(ServedModel):
     ) -> list[Any]:
         pb_utils, context = self.pb_utils, answer.context
         calls = json.dumps(delta.calls, ensure_ascii=False) if delta.calls else ""
+        malformed = delta.has_malformed_call
         tensors = [
             text_tensor(pb_utils, "text_output", delta.text),
             text_tensor(pb_utils, "reasoning_output", delta.reasoning),
             text_tensor(pb_utils, "tool_calls", calls),
+            scalar_tensor(pb_utils, "has_malformed_tool_call", malformed, np.bool_),
             text_tensor(pb_utils, "finish_reason", finish),
             pb_utils.Tensor("stop_reason", block["stop_reason"]),
             pb_utils.Tensor("block_index", block["block_index"]),

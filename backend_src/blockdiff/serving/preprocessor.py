@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blockdiff.errors import RequestError
+from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
@@ -22,8 +22,9 @@ from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
+from blockdiff.serving.tool_choice import ToolChoice, choose_tools
 from blockdiff.serving.values import merge_values
-from blockdiff.text import Tokenizer
+from blockdiff.text import Tokenizer, find_tool_form, offered_types
 
 
 class Preprocessor:
@@ -33,6 +34,8 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._settings = settings
         self._max_context = max_context
+        found = find_tool_form(settings.model, tokenizer, settings.tool_form)
+        self._tool_form = found.form
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
@@ -43,7 +46,11 @@ class Preprocessor:
         given = merge_values(tensors, parameters, self._limits)
         is_chat = _is_chat(given)
         stop_words = _stop_words(given.get("stop_words", []))
-        ids = self._encode_chat(given) if is_chat else self._encode_text(given["text_input"])
+        choice = choose_tools(given, parse_tools(given.get("tools", "")))
+        if choice.is_required:
+            raise UnsupportedError("tool_choice: required calls are not supported; give auto")
+        text = given.get("text_input", "")
+        ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
         max_tokens = self._max_tokens(given.get("max_tokens"), len(ids))
         min_tokens = given.get("min_tokens", 0)
         if min_tokens > max_tokens:
@@ -54,8 +61,9 @@ class Preprocessor:
             min_tokens=min_tokens,
             is_chat=is_chat,
             think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
-            has_tools=is_chat and bool(given.get("tools")),
-            echo=given["text_input"] if is_echo else "",
+            tool_form=self._tool_form.name if choice.tools else None,
+            tools=offered_types(choice.tools),
+            echo=text if is_echo else "",
             return_log_probs=given.get("return_log_probs", False),
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
@@ -78,11 +86,10 @@ class Preprocessor:
             raise RequestError("text_input: got an empty prompt, allowed at least one token")
         return self._limited("text_input", ids)
 
-    def _encode_chat(self, given: Mapping[str, Any]) -> list[int]:
+    def _encode_chat(self, given: Mapping[str, Any], choice: ToolChoice) -> list[int]:
         messages = parse_messages(given["messages"])
-        tools = parse_tools(given.get("tools", ""))
         ids = self._tokenizer.apply_chat_template(
-            messages, tools, given.get("enable_thinking"), self._max_context
+            messages, choice.tools, given.get("enable_thinking"), self._max_context
         )
         return self._limited("messages", ids)
 
@@ -121,6 +128,8 @@ def _is_chat(given: Mapping[str, Any]) -> bool:
         raise RequestError(f"{name}: got nothing, allowed one of text_input and messages")
     if given.get("tools", "").strip():
         raise RequestError("tools: got tools with text_input, allowed only with messages")
+    if given.get("tool_choice", "none").strip() not in ("", "none"):
+        raise refuse("tool_choice", given["tool_choice"], "none with text_input")
     if given.get("enable_thinking") is not None:
         raise refuse("enable_thinking", given["enable_thinking"], "nothing with text_input")
     return False

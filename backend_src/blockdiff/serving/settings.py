@@ -14,6 +14,7 @@ from typing import Any
 
 from blockdiff.errors import ConfigError
 from blockdiff.kernel_choice import read_choices
+from blockdiff.text.tool_calls import FORMS
 from blockdiff.weights.identity import NO_MANIFEST
 
 ENVIRONMENT = {
@@ -24,6 +25,7 @@ ENVIRONMENT = {
     "tensor_parallel": "BLOCKDIFF_TENSOR_PARALLEL",
     "kernels": "BLOCKDIFF_KERNELS",
     "load_aware": "BLOCKDIFF_LOAD_AWARE",
+    "tool_form": "BLOCKDIFF_TOOL_FORM",
     "relay_socket": "BLOCKDIFF_RELAY_SOCKET",
     "heartbeat_file": "BLOCKDIFF_HEARTBEAT_FILE",
     "verify": "BLOCKDIFF_VERIFY",
@@ -77,6 +79,7 @@ class Settings:
     default_timeout_seconds: float = 600.0
     drain_seconds: float = 20.0
     text_input_special_tokens: str = "text"
+    tool_form: str | None = None  # how the model writes calls; None: as the checkpoint suggests
     ensemble: str = "ensemble"
 
 
@@ -170,6 +173,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "default_timeout_seconds": _seconds,
     "drain_seconds": _seconds,
     "text_input_special_tokens": _choice("text", "control"),
+    "tool_form": _choice(*FORMS),
     "ensemble": lambda name, text: text,
 }
 

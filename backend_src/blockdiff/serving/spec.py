@@ -23,7 +23,10 @@ class TextContext(_Wire):
     min_tokens: int = 0
     is_chat: bool = False
     think: Literal["open", "closed", "unknown"] = "unknown"
-    has_tools: bool = False
+    tool_form: str | None = None
+    """How the model writes calls; None: none are looked for."""
+    tools: dict[str, dict[str, list[str]]] = {}
+    """The functions offered: for each its parameters, for each of those its JSON types."""
     echo: str = ""
     return_log_probs: bool = False
     return_num_input_tokens: bool = True

@@ -4,9 +4,11 @@ from blockdiff.text.reasoning import ReasoningSplitter, SplitText
 from blockdiff.text.special import SpecialTokens
 from blockdiff.text.stream import TextCodec, TextDelta, TextStream
 from blockdiff.text.tokenizer import ThinkState, Tokenizer
-from blockdiff.text.tool_calls import ParsedText, ToolCall, ToolCallParser
+from blockdiff.text.tool_calls import FORMS, ParsedText, ToolCall, ToolCallParser, offered_types
+from blockdiff.text.tool_form import find_tool_form
 
 __all__ = [
+    "FORMS",
     "ParsedText",
     "ReasoningSplitter",
     "SpecialTokens",
@@ -18,4 +20,6 @@ __all__ = [
     "Tokenizer",
     "ToolCall",
     "ToolCallParser",
+    "find_tool_form",
+    "offered_types",
 ]

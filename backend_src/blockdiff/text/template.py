@@ -41,6 +41,21 @@ def unshield(text: str) -> str:
     return text.replace(SHIELD, "")
 
 
+class CallArguments(dict[str, Any]):
+    """Arguments of an earlier call: an object to templates that walk or dump it, and JSON text to
+    those that print it or add it to a string.
+    """
+
+    def __str__(self) -> str:
+        return _to_json(self)
+
+    def __add__(self, other: str) -> str:
+        return str(self) + other
+
+    def __radd__(self, other: str) -> str:
+        return other + str(self)
+
+
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["*", "**", "%"])
 
@@ -70,7 +85,7 @@ class ChatTemplate:
     def render(self, messages: Any, tools: Any, enable_thinking: bool | None) -> str:
         """The prompt text, ending where the assistant is to go on."""
         values: dict[str, Any] = {
-            "messages": messages,
+            "messages": [_with_arguments(message) for message in messages],
             "tools": tools or None,
             "add_generation_prompt": True,
             "raise_exception": _raise_exception,
@@ -123,6 +138,18 @@ class _BudgetedRange:
         if self._left < 0:
             raise RequestError(f"messages: the chat template loops over {MAX_LOOP_STEPS} steps")
         return steps
+
+
+def _with_arguments(message: Any) -> Any:
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not calls:
+        return message
+    wrapped = []
+    for call in calls:
+        function = call["function"]
+        arguments = CallArguments(function["arguments"])
+        wrapped.append({**call, "function": {**function, "arguments": arguments}})
+    return {**message, "tool_calls": wrapped}
 
 
 def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:

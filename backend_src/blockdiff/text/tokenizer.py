@@ -17,6 +17,7 @@ import tokenizers
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.template import ChatTemplate, shield, unshield
+from blockdiff.text.tool_calls.forms import MARKERS
 
 _CONTROL_SHAPE = re.compile(r"<.*>|\[[A-Z_]+\]|<\|.*\|>", re.DOTALL)
 
@@ -35,6 +36,7 @@ class Tokenizer:
     def __init__(
         self, definition: Mapping[str, Any], template: str | None, special: SpecialTokens
     ) -> None:
+        definition = _with_visible_markers(definition)
         self._full = tokenizers.Tokenizer.from_str(json.dumps(definition))
         self._control = {
             str(token["content"]): int(token["id"])
@@ -68,7 +70,7 @@ class Tokenizer:
             vocabulary = tokenizers.Tokenizer.from_str(json.dumps(definition)).get_vocab()
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"{path}: not a tokenizer ({error}); replace the file") from error
-        return cls(definition, _template_text(folder), find_special_tokens(vocabulary, folder))
+        return cls(definition, template_text(folder), find_special_tokens(vocabulary, folder))
 
     def require_room(self, name: str, text: str, most_tokens: int | None) -> None:
         """Refuse a text that cannot fit, however it splits: encoding a long one takes seconds."""
@@ -170,7 +172,17 @@ def _alternatives(texts: Mapping[str, int]) -> re.Pattern[str]:
     return re.compile("(" + "|".join(re.escape(text) for text in longest_first) + ")")
 
 
-def _template_text(folder: Path) -> str | None:
+def _with_visible_markers(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a vocabulary counts parts of tool calls as special they would be missing in texts."""
+    tokens = [
+        {**token, "special": bool(token.get("special")) and token["content"] not in MARKERS}
+        for token in definition.get("added_tokens", ())
+    ]
+    return {**definition, "added_tokens": tokens}
+
+
+def template_text(folder: Path) -> str | None:
+    """The chat template of a checkpoint; None where it has none."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

@@ -52,6 +52,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("enable_thinking", "--thinking/--no-thinking", bool, "Let the model reason first."),
     Flag("thinking_budget", "--thinking-budget", int, "Most tokens of reasoning."),
     Flag("tools", "--tools", Path, "JSON file with the list of functions the model may call."),
+    Flag("tool_choice", "--tool-choice", str, "none, auto, required, or JSON naming a function."),
     Flag("guided_decoding_guide_type", "--guide-type", str, "json, json_schema, regex, ..."),
     Flag("guided_decoding_guide", "--guide", str, "The guide itself."),
     Flag("sampling_parameters", "--sampling-parameters", str, "JSON with any of these fields."),

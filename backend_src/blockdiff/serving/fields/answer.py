@@ -25,6 +25,11 @@ OUTPUTS: tuple[Output, ...] = (
     Output("text_output", Kind.STRING, "new text"),
     Output("reasoning_output", Kind.STRING, "new text of the think block"),
     Output("tool_calls", Kind.STRING, "JSON list of the tool calls completed in this response"),
+    Output(
+        "has_malformed_tool_call",
+        Kind.BOOL,
+        "`text_output` holds what began like a tool call and is none",
+    ),
     Output("finish_reason", Kind.STRING, "empty until the last response"),
     Output("stop_reason", Kind.STRING, "stop string or token id that ended the answer"),
     Output("num_input_tokens", Kind.INT32, "tokens of the prompt"),

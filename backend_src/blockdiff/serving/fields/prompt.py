@@ -21,6 +21,13 @@ PROMPT: tuple[Field, ...] = (
         text_range=f"a JSON list of up to {MAX_TOOLS} tools",
         is_json=True,
     ),
+    Field(
+        "tool_choice",
+        Kind.STRING,
+        "whether `tools` may or must be called, or which one; auto where there are tools",
+        text_range='none, auto, required or {"type": "function", "function": {"name": ...}}',
+        is_json=True,
+    ),
     Field("enable_thinking", Kind.BOOL, "let the model think first; only with `messages`"),
     Field("thinking_budget", Kind.INT32, "not supported", is_refused=True, neutral=(-1,)),
 )

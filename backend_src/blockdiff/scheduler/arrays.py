@@ -98,6 +98,8 @@ class SlotArrays:
         self.block_index = self._ints()
         self.first_response = self._ints()
         self.step = self._ints()
+        # Previews before a random canvas began anew.
+        self.earlier_steps = self._ints()
         # Previews of the open block that left no place open; whether its tokens may still change.
         self.post_steps = self._ints()
         self.is_unsettled: Flags = np.zeros(self.num_slots, np.bool_)

@@ -19,9 +19,9 @@ from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.results import block_results
 from blockdiff.scheduler.reuse import Reuse
+from blockdiff.scheduler.round_counts import count_round
 from blockdiff.scheduler.table import BlockOpening, SlotState, SlotTable
-
-_PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
+from blockdiff.scheduler.thinking import ThinkBudgets, ThinkWatch
 
 
 @dataclass
@@ -47,6 +47,7 @@ class Scheduler:
         self.counters = Counters()
         self.memory = Memory(self.table, rules, self.counters)
         self.reuse = Reuse(self.table, self.memory, self.counters)
+        self.thinking = ThinkBudgets(self.table)
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
         self._slot_of: dict[int, int] = {}
@@ -65,6 +66,7 @@ class Scheduler:
         threshold: float,
         anchored_at_zero: bool,
         stops: StopFinder | None,
+        thinking: ThinkWatch | None = None,
     ) -> int:
         """Put a checked request into a free slot and return the slot."""
         if not self.table.free_slots:
@@ -73,6 +75,8 @@ class Scheduler:
         self.table.has_stops[slot] = stops is not None
         self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
         self._slot_of[request.uid] = slot
+        if thinking is not None:
+            self.thinking.open(slot, thinking)
         self.reuse.open(slot)
         self.counters.requests += 1
         return slot
@@ -125,36 +129,18 @@ class Scheduler:
 
     def apply(self, plan: RoundPlan, decisions: Decisions) -> list[BlockResult]:
         """Take in the results of ``plan``; return the blocks that are finished by them."""
-        self._count(plan)
+        table = self.table
+        count_round(self.counters, table.forwards, plan)
         self._advance_prefill(plan)
-        table, slots = self.table, plan.group_slots
+        slots = plan.group_slots
         table.written[plan.commit_slots] = table.final[plan.commit_slots]
         self._write_canvases(slots, decisions)
         is_sound = np.isfinite(decisions.log_probs).all(axis=1)
         has_written = np.zeros(table.num_slots, np.bool_)
         has_written[plan.prefill_slots] = has_written[plan.commit_slots] = True
         self.reuse.keep(slots[is_sound & has_written[slots]])
+        self._advance_thinking(self.thinking.among(slots[is_sound]))
         return self._finish_blocks(slots, ~is_sound)
-
-    def _count(self, plan: RoundPlan) -> None:
-        is_previewed = np.zeros(self.table.num_slots, np.bool_)
-        is_previewed[plan.preview_slots] = True
-        is_fused = is_previewed[plan.commit_slots]
-        kinds = (
-            (_PREFILL, plan.prefill_slots),
-            (_PREVIEW, plan.preview_slots),
-            (_COMMIT, plan.commit_slots[~is_fused]),
-            (_COMMIT_FUSED, plan.commit_slots[is_fused]),
-        )
-        for kind, slots in kinds:
-            if len(slots):
-                self.table.forwards[slots, kind] += 1
-        total = self.counters.forwards
-        self.counters.rounds += 1
-        total.prefill += len(plan.prefill_slots)
-        total.preview += len(plan.preview_slots)
-        total.commit += int((~is_fused).sum())
-        total.commit_fused += int(is_fused.sum())
 
     def _advance_prefill(self, plan: RoundPlan) -> None:
         table, slots = self.table, plan.prefill_slots
@@ -168,7 +154,11 @@ class Scheduler:
         if len(traced):
             table.traces.record(table, slots, traced, decisions)
         table.canvas[slots, :width] = decisions.canvas
-        table.log_probs[slots, :width] = decisions.log_probs
+        log_probs = decisions.log_probs
+        if table.has_random_canvases:
+            given = table.pinned[slots, :width]
+            log_probs = np.where(given, table.log_probs[slots, :width], log_probs)
+        table.log_probs[slots, :width] = log_probs
         table.masked[slots, :width] = decisions.is_open
         table.is_unsettled[slots] = ~decisions.is_settled
         table.post_steps[slots] += ~decisions.is_open.any(axis=1)
@@ -196,6 +186,12 @@ class Scheduler:
             table.first_ending(slots),
             table.eos_ids[slots],
         )
+
+    def _advance_thinking(self, slots: Ints) -> None:
+        ending = self._endings(slots)
+        places = np.where(ending.eos < 0, ending.settled, ending.eos)
+        for slot, place in zip(slots.tolist(), places.tolist(), strict=True):
+            self.thinking.advance(slot, place)
 
     def _overhang(self, slots: Ints) -> Ints:
         """Positions of the open block that lie beyond the token limit."""
@@ -278,6 +274,7 @@ class Scheduler:
         request = self._running.pop(slot).request
         del self._slot_of[request.uid]
         self.reuse.close(slot)
+        self.thinking.close(slot)
         self.table.close(slot)
         self.counters.finished += 1
         return replace(

@@ -155,7 +155,7 @@ class SlotTable(SlotArrays):
         self.block_length[slots] = lengths
         self.block_start[slots] = starts
         self.block_index[slots] += 1
-        for counts in (self.first_response, self.step, self.post_steps):
+        for counts in (self.first_response, self.step, self.earlier_steps, self.post_steps):
             counts[slots] = 0
         self.is_unsettled[slots] = self.is_editing[slots]
         self.canvas[slots] = self.mask_token_id
@@ -171,15 +171,44 @@ class SlotTable(SlotArrays):
                 length = int(self.block_length[slot])
                 self.canvas[slot, :length] = self._opening.start_canvas(self, slot)
             if self.pins[slot] is not NO_PINS:
-                self._pin(slot)
+                self.pin(slot)
 
-    def _pin(self, slot: int) -> None:
+    def pin(self, slot: int) -> None:
+        """Give the places of the open block of ``slot`` what ``pins`` says."""
         start = int(self.block_start[slot])
         pins = self.pins[slot].between(start, start + int(self.block_length[slot]))
         places = pins.positions - start
         self.canvas[slot, places] = pins.token_ids
+        self.log_probs[slot, places] = pins.log_probs
         self.masked[slot, places] = False
         self.pinned[slot, places] = True
+
+    def reopen(self, slot: int, place: int) -> None:
+        """Open the block of ``slot`` again from ``place`` on; what ``pins`` says now is given.
+
+        Random canvases change as a whole: they begin anew, with what stands before ``place`` given.
+        """
+        if self.has_random_canvases:
+            first, start = int(self.first_response[slot]), int(self.block_start[slot])
+            kept = slice(first, place)
+            chosen = self.canvas[slot, kept].copy(), self.log_probs[slot, kept].copy()
+            self.pins[slot] = self.pins[slot].add(Pins.at(start + np.arange(first, place), *chosen))
+            self._restart_canvas(slot, int(self.earlier_steps[slot] + self.step[slot]))
+            return
+        behind = slice(place, int(self.block_length[slot]))
+        self.canvas[slot, behind] = self.mask_token_id
+        self.masked[slot, behind] = True
+        self.pinned[slot, behind] = False
+        self.log_probs[slot, behind] = 0.0
+        self.is_unsettled[slot] = self.is_editing[slot]
+        self.post_steps[slot] = 0
+        self.traces.forget_behind(slot, place)
+        self.pin(slot)
+
+    def _restart_canvas(self, slot: int, earlier_steps: int) -> None:
+        self.block_index[slot] -= 1
+        self.open_blocks(np.array([slot]), self.block_start[[slot]])
+        self.earlier_steps[slot] = earlier_steps
 
     def _give_way(self, slots: Ints, load_aware: LoadAware) -> None:
         for slot in slots.tolist():
@@ -217,8 +246,7 @@ class SlotTable(SlotArrays):
         """
         self.written[slot] = 0
         if self.has_random_canvases:
-            self.block_index[slot] -= 1
-            self.open_blocks(np.array([slot]), self.block_start[[slot]])
+            self._restart_canvas(slot, int(self.earlier_steps[slot]))
         if self.final[slot]:
             self.state[slot] = SlotState.PREFILL
 

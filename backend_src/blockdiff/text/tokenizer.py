@@ -17,8 +17,11 @@ import tokenizers
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.template import ChatTemplate, shield, unshield
+from blockdiff.text.think_marks import THINK_MARKS, detect_think_marks
 from blockdiff.text.tool_calls.forms import MARKERS
 
+# White space may follow a mark at the end of a prompt.
+MAX_MARK_TOKENS = 32
 _CONTROL_SHAPE = re.compile(r"<.*>|\[[A-Z_]+\]|<\|.*\|>", re.DOTALL)
 
 
@@ -52,6 +55,8 @@ class Tokenizer:
         self._template = ChatTemplate(template) if template is not None else None
         self._bytes: dict[int, bytes] = {}
         self.special = special
+        self.think_marks = detect_think_marks(template, lambda token: token in self._control)
+        """How the model marks its think blocks; None: nothing tells that it has any."""
         self.is_byte_level = _is_byte_level(definition)
         self.vocab_size = self._full.get_vocab_size(with_added_tokens=True)
         vocabulary = self._full.get_vocab(with_added_tokens=True)
@@ -139,14 +144,22 @@ class Tokenizer:
 
     def think_state(self, input_ids: Sequence[int]) -> ThinkState:
         """Whether a prompt ends inside a think block, just after one, or neither."""
-        for token_id in reversed(input_ids):
-            if token_id == self.special.think_start:
-                return ThinkState.OPEN
-            if token_id == self.special.think_end:
-                return ThinkState.CLOSED
-            if self.decode([token_id], skip_special=False).strip():
-                break
+        if self.think_marks is None:
+            return ThinkState.UNKNOWN
+        tail = list(input_ids[-MAX_MARK_TOKENS:])
+        text = self.decode(tail, skip_special=False).rstrip()
+        for mark, token_id, state in (
+            (self.think_marks.start, self.special.think_start, ThinkState.OPEN),
+            (self.think_marks.end, self.special.think_end, ThinkState.CLOSED),
+        ):
+            # What only reads like a mark is none where there is a token for it.
+            if text.endswith(mark.rstrip()) and (token_id is None or token_id in tail):
+                return state
         return ThinkState.UNKNOWN
+
+    def think_end_ids(self) -> list[int]:
+        """What ends a think block of this model; [] where it has none."""
+        return [] if self.think_marks is None else self.encode(self.think_marks.end, True)
 
     def _encode_plain(self, text: str) -> list[int]:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
@@ -173,9 +186,12 @@ def _alternatives(texts: Mapping[str, int]) -> re.Pattern[str]:
 
 
 def _with_visible_markers(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a vocabulary counts parts of tool calls as special they would be missing in texts."""
+    """Where a vocabulary counts marks of tool calls and think blocks as special they would be
+    missing in texts.
+    """
+    visible = MARKERS | {mark for marks in THINK_MARKS.values() for mark in marks.control}
     tokens = [
-        {**token, "special": bool(token.get("special")) and token["content"] not in MARKERS}
+        {**token, "special": bool(token.get("special")) and token["content"] not in visible}
         for token in definition.get("added_tokens", ())
     ]
     return {**definition, "added_tokens": tokens}

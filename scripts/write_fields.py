@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from blockdiff.serving.fields import BY_NAME, CANONICAL, OUTPUTS
-from blockdiff.serving.fields.page import page
+from blockdiff.serving.fields_page import page
 
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = ROOT / "model_repository"

@@ -165,7 +165,11 @@ class Request:
     # output with log prob 0. An end token that is given, or decided before one, ends the answer
     # like any other: ``min_tokens`` or ``ignore_eos`` keeps a request going to its last pin.
     pinned: tuple[tuple[int, int], ...] = ()
+    wants_canvases: bool = False  # a result after every preview, not only where a block is finished
     num_top_log_probs: int = 0  # most probable tokens that results list for each output token
+    guide: Guide | None = None
+    # Never part of the output, wherever the borders between its tokens lie.
+    bad_strings: tuple[str, ...] = ()
     wants_step_map: bool = False  # whether results say which step settled each token
 
 
@@ -177,6 +181,28 @@ class ForwardCounts:
     preview: int = 0
     commit: int = 0
     commit_fused: int = 0  # commits that rode along with a preview of the same request
+
+
+class PlaceState(IntEnum):
+    """What is known of one place of an open block."""
+
+    MASKED = 0  # its token is a guess that was not accepted
+    OPEN = 1  # its token may still change
+    SETTLED = 2
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """An open block as a preview left it. Filled by the engine, [n] each.
+
+    Confidences (natural log) are those of the preview that accepted a token, or of the last one.
+    """
+
+    step: int  # from 0 in its block
+    first_place: int  # counted from the first output token
+    token_ids: tuple[int, ...]  # -1: nothing is known of the place
+    log_probs: tuple[float, ...]
+    states: tuple[PlaceState, ...]
 
 
 @dataclass(frozen=True)
@@ -200,6 +226,8 @@ class BlockResult:
     error: str | None = None  # set (final) when the request failed inside the engine
     threshold: float | None = None  # that decided the block; None: its rule has none
     step_cap: int | None = None  # steps of its schedule, or the most it could take; None: no limit
+    canvas: Canvas | None = None  # of the last preview, where the request wants canvases
+    is_partial: bool = False  # nothing but a canvas: its block is not finished, nothing counts
     # One per token, where the request wants them; of the last edit where a token was edited.
     settled_steps: tuple[int, ...] = ()  # from 0 in its block; -1: the request gave the token
     top_log_probs: tuple[tuple[tuple[int, float], ...], ...] = ()

@@ -28,6 +28,7 @@ from blockdiff_kernels.implementation import (
 )
 
 INTERPRET = "TRITON_INTERPRET"
+PACKED = ("projection",)  # ops whose path on a CPU is a packed weight, not a file of the op
 
 
 def use_kernels(text: str | None, device: str, deterministic: bool = False) -> None:
@@ -79,6 +80,8 @@ def implementation_of(op: str, device: str) -> Implementation:
     """What runs on ``device`` as far as the op's files tell: one that lacks it is defined only."""
     wanted = wanted_for(op, device)
     folder = Path(implementation.__file__).parent / op
+    if wanted is CPU and op in PACKED:
+        return CPU
     own = {TRITON: "triton*", CPU: "cpu*"}.get(wanted)
     return wanted if own is not None and any(folder.glob(own)) else REFERENCE
 

@@ -39,14 +39,20 @@ class Options(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     seed: int | None
+    min_p: float | None
     repetition_penalty: float | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    logit_bias: str | Mapping[str, float] | None
+    stop_ramp: str | Mapping[str, float] | None
+    think_end_ramp: str | Mapping[str, float] | None
     stop_words: Sequence[str] | None
     bad_words: Sequence[str] | None
     ignore_eos: bool | None
     exclude_input_in_output: bool | None
     return_log_probs: bool | None
+    top_logprobs: int | None
+    return_step_map: bool | None
     enable_thinking: bool | None
     thinking_budget: int | None
     block_length: int | None
@@ -100,6 +106,15 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class TopToken:
+    """One of the most probable tokens at the step that settled a token."""
+
+    id: int
+    token: str
+    log_prob: float
+
+
+@dataclass(frozen=True)
 class BlockEvent:
     """One block as it arrived. Texts and token counts are deltas: append and add them up.
 
@@ -121,6 +136,8 @@ class BlockEvent:
     log_probs: tuple[float, ...] = ()
     elapsed: float = 0.0
     threshold: float | None = None
+    top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
+    step_map: tuple[int, ...] = ()
     has_malformed_tool_call: bool = False
 
 
@@ -141,6 +158,8 @@ class Generation:
     log_probs: tuple[float, ...]
     seconds: float
     seconds_to_first_block: float
+    top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
+    step_map: tuple[int, ...] = ()
     has_malformed_tool_call: bool = False
 
     @classmethod
@@ -160,6 +179,8 @@ class Generation:
             num_output_tokens=sum(part.num_output_tokens for part in parts),
             denoise_steps=sum(part.denoise_steps for part in parts),
             log_probs=tuple(value for part in parts for value in part.log_probs),
+            top_log_probs=tuple(top for part in parts for top in part.top_log_probs),
+            step_map=tuple(step for part in parts for step in part.step_map),
             seconds=last.elapsed,
             seconds_to_first_block=parts[0].elapsed if parts else 0.0,
             has_malformed_tool_call=any(part.has_malformed_tool_call for part in parts),

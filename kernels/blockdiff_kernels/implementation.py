@@ -54,27 +54,29 @@ Choices = Mapping[str, Implementation]
 def parse_choices(text: str) -> Choices:
     """Choices by op from ``auto``, one implementation for all ops, or ``op=implementation,...``.
 
-    Later parts win. Raises ValueError, one line with the part and what is allowed.
+    One part without an op, in any place, is for all ops that no other part names. Raises
+    ValueError, one line with the part and what is allowed.
     """
-    found: dict[str, Implementation] = {}
+    named: dict[str, str] = {}
     for part in (part.strip() for part in text.split(",")) if text.strip() else ():
         op, equals, name = part.rpartition("=")
         op = op if equals else EVERY
         if equals and op not in OPS:
             raise ValueError(f"{part!r}: no such op; one of {', '.join(OPS)}")
-        if name == AUTO:
-            every = found.get(EVERY)
-            if op != EVERY and every is not None:
-                found = {key: found.get(key, every) for key in OPS}
-            found = {} if op == EVERY else {key: own for key, own in found.items() if key != op}
-            continue
-        if name not in list(Implementation):
+        if name not in (AUTO, *Implementation):
             allowed = ", ".join((AUTO, *Implementation))
             raise ValueError(f"{part!r}: no such implementation; one of {allowed}")
-        if op == EVERY:
-            found = {}
-        found[op] = Implementation(name)
-    return MappingProxyType(found)
+        if op in named:
+            what = op if equals else "the ops that are not named"
+            raise ValueError(f"{part!r}: a second choice for {what}; give one")
+        named[op] = name
+    every = named.pop(EVERY, AUTO)
+    if AUTO in named.values():
+        named = {**dict.fromkeys(OPS, every), **named}
+    else:
+        named[EVERY] = every
+    chosen = {op: Implementation(name) for op, name in named.items() if name != AUTO}
+    return MappingProxyType(chosen)
 
 
 def spell_choices(choices: Choices) -> str:

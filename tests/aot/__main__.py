@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 
+from tests.aot.background import die_with
 from tests.aot.table import TABLES, compile_all, op_names, write_tables
 
 
@@ -26,7 +27,10 @@ def main() -> None:
     parser.add_argument("ops", nargs="*", help="all if none is named")
     parser.add_argument("--write", action="store_true", help=f"rewrite files in {TABLES.name}")
     parser.add_argument("--workers", type=int, default=cores, help="processes (%(default)s)")
+    parser.add_argument("--parent", type=int, help="end when this process does, which started it")
     given = parser.parse_args()
+    if given.parent is not None:
+        die_with(given.parent)
     unknown = [op for op in given.ops if op not in op_names()]
     if unknown:
         parser.error(f"{unknown[0]!r} has no cases; some of {', '.join(op_names())}")

@@ -8,11 +8,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.aot.background import start
 
 _started: list[subprocess.Popen[str]] = []
 
@@ -23,29 +24,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     is_one_of_several = hasattr(session.config, "workerinput")
     if any(is_own) and not session.config.option.collectonly and not is_one_of_several:
         # other tests run on one core
-        _started.append(_start(os.cpu_count() or 1 if all(is_own) else 1))
-
-
-def _start(workers: int) -> subprocess.Popen[str]:
-    """A process of its own, as the tests around it run the interpreter, and a patient one."""
-    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-    environment.pop("TRITON_INTERPRET", None)
-    command = ["nice", sys.executable, "-m", "tests.aot", "--workers", str(workers)]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+        _started.append(start(os.cpu_count() or 1 if all(is_own) else 1))
 
 
 @pytest.fixture(scope="session")
 def compiled() -> list[dict[str, Any]]:
     """The rows that ``python -m tests.aot`` prints."""
     if not _started:
-        _started.append(_start(1))
+        _started.append(start(1))
     process = _started[0]
     out, _ = process.communicate()
     assert process.returncode == 0, "python -m tests.aot fails; run it to see why"

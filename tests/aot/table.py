@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tests.aot.background import die_with
 from tests.aot.case import Case
 from tests.aot.devices import LIMITS, blocks_per_sm
 
@@ -30,7 +31,14 @@ def compile_all(ops: Sequence[str], workers: int) -> list[Row]:
     """Rows sorted by kernel and device; a line on stderr for each kernel done."""
     jobs = [(op, capability) for op in ops for capability in LIMITS]
     rows: list[Row] = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=get_context("spawn"),
+        # a worker whose parent is gone would compile its whole op, and then wait for ever
+        initializer=die_with,
+        initargs=(os.getpid(),),
+    )
+    with pool:
         for found in pool.map(_compile_op, *zip(*jobs, strict=True)):
             rows += found
             print(f"aot: {len(rows)} kernels", file=sys.stderr, flush=True)

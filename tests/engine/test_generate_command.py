@@ -81,7 +81,7 @@ def test_little_memory_without_kept_prefixes_changes_nothing(
     (plain,) = command.results(*flags)
     (small,) = command.results(*flags, "--kv-cache-size", "0.05MB", "--no-prefix-cache")
     assert small["output_ids"] == plain["output_ids"]
-    assert "kv-cache-size: '5' must be" in command.refusal(*flags, "--kv-cache-size", 5)
+    assert "--kv-cache-size '5': must be" in command.refusal(*flags, "--kv-cache-size", 5)
     text = command.refusal(*flags, "--kv-cache-size", "0.0001MB")
     assert "kv_cache_bytes: 100 is too little" in text
     path = write_lines(tmp_path / "r", *({"input_ids": [1], "max_tokens": n} for n in (2, 90)))

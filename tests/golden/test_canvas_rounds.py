@@ -170,15 +170,6 @@ def test_warm_up_runs(model: DiffusionGemmaModel) -> None:
     assert not engine.has_work
 
 
-def test_best_tokens_are_those_of_the_logits(model: DiffusionGemmaModel) -> None:
-    batch = RoundBatch.from_segments([segment(Phase.PREFILL, 0, 0, 12)])
-    hidden = model.hidden(batch, model.new_caches(1, 12))
-    found, confidence = model.best(hidden)
-    p = model.head(hidden).softmax(-1).max(-1)
-    assert torch.equal(found, p.indices)
-    assert_close(confidence, p.values)
-
-
 def test_bfloat16_runs_and_stays_near(model: DiffusionGemmaModel) -> None:
     """Routing may flip in bfloat16, so this only asks for the same size of numbers."""
     case = next(c for c in cases.CANVAS_CASES if cases.model(c) is model)

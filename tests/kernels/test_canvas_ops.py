@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blockdiff_kernels.attention import attention, window_visibility
-from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.head import logits
 from blockdiff_kernels.moe import all_experts, experts, gated, route_scaled
 from blockdiff_kernels.norm import plain_rms_norm
 from blockdiff_kernels.rope import apply_rope, proportional_angles
@@ -117,15 +117,10 @@ def test_experts_of_either_activation(rows: int, activation: str) -> None:
     torch.testing.assert_close(same, got, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("tile", [4, 64])
-def test_soft_cap(tile: int) -> None:
+def test_soft_cap() -> None:
     hidden, weight = 20 * random(5, 6), random(30, 6, seed=1)
     want = 30 * (hidden.double() @ weight.double().t() / 30).tanh()
     torch.testing.assert_close(logits(hidden, weight, 30.0).double(), want, atol=1e-4, rtol=1e-4)
-    ids, confidence = best_tokens(hidden, weight, (), tile, 30.0)
-    assert torch.equal(ids, want.argmax(1))
-    p = want.softmax(1).max(1).values
-    torch.testing.assert_close(confidence.double(), p, atol=1e-5, rtol=1e-4)
 
 
 def test_expected_embedding() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from blockdiff_kernels.implementation import using
 from blockdiff_kernels.quantized_linear import (
     dequantize,
     linear_int4_blocks,
@@ -56,6 +57,17 @@ def test_every_path_is_the_definition(kind: str, size: tuple[int, int]) -> None:
         blocks = make_int4_blocks(values, scale, torch.bfloat16)
         if blocks is not None:
             assert_close(linear_int4_blocks(narrow, blocks), want, 0.015)
+
+
+def test_the_definition_runs_where_it_is_chosen() -> None:
+    for kind in ("int8", "int4"):
+        values, scale = stored(kind, 32, 64)
+        x = random(3, 64).bfloat16()
+        with using("reference"):
+            assert make_int4_blocks(values, scale, torch.bfloat16) is None
+            found = quantized_linear(x, values, scale)
+        assert torch.equal(found, reference.linear(x, values, scale))
+        assert not torch.equal(found, quantized_linear(x, values, scale)), "there is one path only"
 
 
 def test_rows_of_x_that_are_not_contiguous() -> None:

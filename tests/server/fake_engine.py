@@ -8,9 +8,16 @@ in the real engine. Runs under the real ``EngineLoop``.
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
+from blockdiff.core import (
+    BlockResult,
+    Canvas,
+    FinishReason,
+    ForwardCounts,
+    PlaceState,
+    Request,
+)
 from blockdiff.engine import EngineConfig
 from blockdiff.engine.rounds import StepCounts
 from blockdiff.errors import CapacityError, RequestError
@@ -28,6 +35,7 @@ class _Answer:
     stream: TextStream
     due: float
     block: int = 0
+    step: int = 0
     at: int = 0
 
 
@@ -79,7 +87,7 @@ class FakeEngine:
         due = [answer for answer in self._answers.values() if answer.due <= now]
         if not due:
             time.sleep(TICK_SECONDS)
-        results += [self._next_block(answer) for answer in due]
+        results += [self._next_step(answer) for answer in due]
         self.counters.rounds += 1
         return results
 
@@ -107,6 +115,23 @@ class FakeEngine:
             return json.JSONDecoder().raw_decode(text, text.index('{"text"'))[0]
         except ValueError:
             return {"text": text}
+
+    def _next_step(self, answer: _Answer) -> BlockResult:
+        """The next block; every second step of one is a canvas, for requests that watch."""
+        if not answer.request.wants_canvases:
+            return self._next_block(answer)
+        step, answer.step = answer.step, 1 - answer.step
+        ids = answer.token_ids[answer.at : answer.at + answer.script.get("block", 4)]
+        states = [PlaceState.SETTLED, *[PlaceState.MASKED] * (len(ids) - 1)][: len(ids)]
+        if step:
+            states = [PlaceState.SETTLED] * len(ids)
+        canvas = Canvas(step, answer.at, tuple(ids), (-0.5,) * len(ids), tuple(states))
+        if step:
+            return replace(self._next_block(answer), canvas=canvas)
+        answer.due = time.monotonic() + answer.script.get("delay", 0.0)
+        length = len(answer.request.input_ids)
+        alone = BlockResult(answer.request.uid, answer.block, (), (), 0, length)
+        return replace(alone, canvas=canvas, is_partial=True)
 
     def _next_block(self, answer: _Answer) -> BlockResult:
         script, request = answer.script, answer.request

@@ -31,8 +31,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "two prompts": (
         {"text_input": OK, "messages": json.dumps([USER])},
         "INVALID_ARGUMENT",
-        "messages: got both",
-        "one of them",
+        "messages: got",
+        "no text_input beside it",
     ),
     "prompt too long": ({"text_input": "好x" * 900}, "INVALID_ARGUMENT", "text_input: got", "1023"),
     "prompt plus answer too long": (
@@ -133,10 +133,10 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "text",
     ),
     "penalty": (
-        {"text_input": OK, "repetition_penalty": 1.2},
-        "UNIMPLEMENTED",
-        "repetition_penalty: got 1.2",
-        "not supported",
+        {"text_input": OK, "repetition_penalty": 0.0},
+        "INVALID_ARGUMENT",
+        "repetition_penalty: got 0",
+        "more than 0",
     ),
     "guided": (
         {"text_input": OK, "guided_decoding_guide_type": "json"},

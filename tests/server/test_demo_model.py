@@ -103,6 +103,58 @@ def test_a_seed_reproduces(demo: TritonServer) -> None:
     assert streamed(demo, {**values, "seed": 8}) != first
 
 
+def test_fields_that_change_the_distribution(demo: TritonServer) -> None:
+    def tokens(**fields: Any) -> list[int]:
+        values = ask("copy a a a a a a", max_tokens=24, top_logprobs=1, **fields)
+        answer = generate(demo, values)[1]
+        return [top[0]["id"] for top in json.loads(answer["top_log_probs"])]
+
+    plain = tokens()
+    often = max(set(plain), key=plain.count)
+    for fields in (
+        {"presence_penalty": 2.0, "threshold": 0.5},
+        {"frequency_penalty": 2.0},
+        {"repetition_penalty": 20.0},
+        {"logit_bias": json.dumps({often: -100})},
+    ):
+        changed = tokens(**fields)
+        assert changed.count(often) < plain.count(often), fields
+    ramp = {"start": 0, "slope": 1000, "most": 1000}
+    assert len(tokens(stop_ramp=json.dumps(ramp))) < len(plain)
+    thinking = ask("458+367", enable_thinking=True, max_tokens=64)
+    text = "reasoning_output"
+    whole = generate(demo, thinking)[1][text]
+    short = generate(demo, {**thinking, "think_end_ramp": json.dumps(ramp)})[1][text]
+    assert len(whole) > 0 and len(short) < len(whole)
+    # drawn from tokens as probable as the best one only
+    wild = ask("reverse stone", temperature=8.0, seed=7, max_tokens=32)
+    assert (
+        generate(demo, {**wild, "min_p": 1.0})[1]["text_output"]
+        == (generate(demo, ask("reverse stone", max_tokens=32))[1]["text_output"])
+    )
+
+
+def test_tokens_tell_how_they_came_about(demo: TritonServer) -> None:
+    asked = {"return_log_probs": True, "top_logprobs": 3, "return_step_map": True}
+    values = ask("sort 52 7 31 88", max_tokens=40, denoise_steps=4, block_length=8, **asked)
+    _, whole = generate(demo, values)
+    responses = list(HttpStream(demo, values).events())
+    top, steps = [], []
+    for part in responses:
+        top += json.loads(part["top_log_probs"])
+        own = part["step_map"]
+        steps += own if isinstance(own, list) else [own]
+    at_once = json.loads(whole["top_log_probs"])
+    assert [[t["id"] for t in own] for own in at_once] == [[t["id"] for t in own] for own in top]
+    assert whole["step_map"] == steps
+    assert len(top) == len(steps) == whole["num_output_tokens"]
+    assert set(steps) == {0, 1, 2, 3}
+    for best, value in zip(top, whole["output_log_probs"], strict=True):
+        assert best[0]["log_prob"] == pytest.approx(value, abs=1e-5) and len(best) == 3
+    text = "".join(best[0]["token"] for best in top)
+    assert text.startswith(whole["text_output"])
+
+
 def test_prompt_must_fit_the_model(demo: TritonServer) -> None:
     (response,) = stream_all(demo, {"text_input": "x" * 20_000})
     assert response.error is not None

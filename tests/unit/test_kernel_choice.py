@@ -8,14 +8,15 @@ import pytest
 
 from blockdiff.checkpoint.load import require_device
 from blockdiff.cli import main as program
-from blockdiff.cli.doctor import check_kernels
+from blockdiff.cli.doctor import check_kernels, examine
 from blockdiff.embedded.checks import guarded
 from blockdiff.errors import ConfigError
-from blockdiff.kernel_choice import INTERPRET, use_kernels, why_no_triton
+from blockdiff.kernel_choice import INTERPRET, implementation_of, use_kernels, why_no_triton
 from blockdiff.parallel import follower, load
 from blockdiff.parallel.settings import ParallelSettings
 from blockdiff.serving.settings import read_settings
 from blockdiff_kernels.implementation import (
+    OPS,
     VARIABLE,
     current_choices,
     parse_choices,
@@ -25,7 +26,9 @@ from blockdiff_kernels.implementation import (
 )
 from perf.command import run_command
 
-DEMO = str(Path(__file__).resolve().parents[2] / "demo" / "checkpoint")
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = str(ROOT / "demo" / "checkpoint")
+KERNELS = ROOT / "docs" / "kernels.md"
 COMMANDS = {
     "generate": ["--prompt", "x"],
     "logits": ["--phase", "prefill", "--input-ids", "1", "--out", "never.safetensors"],
@@ -48,10 +51,11 @@ def _own_choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("auto", "cpu", "cpu"),
         ("auto,moe=reference", "reference", "cpu"),
         ("triton,moe=auto", "cpu", "triton"),
-        ("head=reference,triton", "triton", "triton"),
+        ("head=reference,triton", "triton", "reference"),
+        ("moe=auto,triton,head=cpu", "cpu", "cpu"),
     ],
 )
-def test_later_parts_win(text: str, moe: str, head: str) -> None:
+def test_the_part_without_an_op_is_for_the_rest(text: str, moe: str, head: str) -> None:
     set_choices(parse_choices(text))
     assert [str(wanted_for(op, "cpu")) for op in ("moe", "head")] == [moe, head]
     assert parse_choices(spell_choices(current_choices())) == current_choices()
@@ -66,6 +70,9 @@ def test_later_parts_win(text: str, moe: str, head: str) -> None:
         ("=reference", "no such op"),
         (",", "no such implementation"),
         (" ", "empty"),
+        ("cpu,triton", "'triton': a second choice for the ops that are not named"),
+        ("auto,auto", "a second choice"),
+        ("moe=cpu,moe=triton", "'moe=triton': a second choice for moe"),
         ("auto,head=triton", f"{INTERPRET}=1"),
     ],
 )
@@ -99,6 +106,24 @@ def test_variable_is_checked_where_no_flag_is(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setenv(VARIABLE, "norm=reference")
     found = check_kernels()
     assert found.level == "ok" and found.detail.startswith("norm=reference: on cpu: ")
+
+
+def test_doctor_says_what_a_choice_comes_to(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv(INTERPRET, "0")
+    assert program.run(["doctor", "--kernels", "fast"]) == 2
+    assert "kernels: 'fast': no such implementation" in capsys.readouterr().err
+    findings = examine(None, "float32", "head=triton", "127.0.0.1", (0, 0, 0))
+    (found,) = (finding for finding in findings if finding.name == "kernels")
+    assert found.level == "fail" and f"{INTERPRET}=1" in found.detail
+    assert not current_choices(), "what cannot run was chosen"
+    found = check_kernels("reference,moe=cpu")
+    assert "on cpu: cpu for moe, reference for the rest" in found.detail
+
+
+def test_documentation_and_doctor_name_the_same_ops_of_the_cpu() -> None:
+    table = KERNELS.read_text("utf-8").split("## On a CPU")[1].split("| op |")[1]
+    rows = [line.split("|")[1].strip(" `") for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(rows) == [op for op in OPS if str(implementation_of(op, "cpu")) == "cpu"]
 
 
 def test_triton_needs_its_package_and_goes_with_no_deterministic_mode(

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from blockdiff.cli.main import COMMANDS
-from blockdiff.serving.fields.page import page
+from blockdiff.serving.fields_page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from blockdiff.core import Phase
-from blockdiff.models.base import NO_MASK_TOKEN, BlockDiffusionModel, ModelInfo, RoundBatch, Segment
+from blockdiff.model_info import NO_MASK_TOKEN
+from blockdiff.models.base import BlockDiffusionModel, ModelInfo, RoundBatch, Segment
 
 
 @dataclass(frozen=True)

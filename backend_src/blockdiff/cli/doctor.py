@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.engine_options import Kernels
 from blockdiff.embedded import checks
 from blockdiff.embedded.checks import Finding, guarded
 from blockdiff.errors import BlockdiffError, ConfigError
 from blockdiff.host_memory import available_memory
-from blockdiff.kernel_choice import implementation_of, triton_version, use_kernels
+from blockdiff.kernel_choice import implementation_of, read_choices, triton_version, use_kernels
 from blockdiff_kernels.implementation import OPS, Implementation, current_choices, spell_choices
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -28,6 +29,7 @@ def doctor(
         Path | None, typer.Option(help="Checkpoint folder to check too.", show_default=False)
     ] = None,
     dtype: ComputeDtype = "float32",
+    kernels: Kernels = None,
     host: Annotated[str, typer.Option(help="Address that serve would listen on.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option()] = 8000,
     grpc_port: Annotated[int, typer.Option()] = 8001,
@@ -37,7 +39,9 @@ def doctor(
     """Check what this machine needs to serve; exit code 1 when something is missing."""
     if output_format not in ("table", "json"):
         raise ConfigError(f"--format {output_format}: allowed are table and json")
-    findings = examine(model, dtype, host, (http_port, grpc_port, metrics_port))
+    if kernels is not None:
+        read_choices("kernels", kernels)
+    findings = examine(model, dtype, kernels, host, (http_port, grpc_port, metrics_port))
     if output_format == "json":
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -46,7 +50,7 @@ def doctor(
 
 
 def examine(
-    model: Path | None, dtype: str, host: str, ports: tuple[int, int, int]
+    model: Path | None, dtype: str, kernels: str | None, host: str, ports: tuple[int, int, int]
 ) -> list[Finding]:
     """Run every check; none of them stops the others."""
     named: list[tuple[str, Callable[[], Finding]]] = [
@@ -57,7 +61,7 @@ def examine(
         ("shared memory", checks.check_shared_memory),
         ("ports", partial(checks.check_ports, host, ports)),
         ("torch", check_torch),
-        ("kernels", check_kernels),
+        ("kernels", partial(check_kernels, kernels)),
         ("processor", checks.check_processor),
         ("perf_analyzer", checks.check_perf_analyzer),
     ]
@@ -77,13 +81,16 @@ def check_torch() -> Finding:
     return Finding("torch", "ok", f"{torch.__version__}, {seen}, {torch.get_num_threads()} threads")
 
 
-def check_kernels() -> Finding:
-    """Which implementations of the kernels run where, and whether the choice can run."""
+def check_kernels(text: str | None = None) -> Finding:
+    """Which implementations of the kernels run where, and whether the choice can run.
+
+    None: the choice in force.
+    """
     from torch.cuda import device_count
 
     places = ["cpu", "cuda"] if device_count() else ["cpu"]
     for place in places:
-        use_kernels(None, place)
+        use_kernels(text, place)
     said = "; ".join(f"on {place}: {_in_words(place)}" for place in places)
     compiler = triton_version() or "is not installed"
     return Finding(

@@ -23,7 +23,10 @@ Deterministic = Annotated[
 ]
 Kernels = Annotated[
     str | None,
-    typer.Option(help="auto, reference, cpu, triton or op=implementation,... [default: auto]"),
+    typer.Option(
+        help="auto, reference, cpu or triton, and op=one of them for single ops, joined by "
+        "commas; docs/kernels.md lists the ops. [default: auto]"
+    ),
 ]
 
 

@@ -33,6 +33,18 @@ from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
 from blockdiff.cli.request_lines import Job
 from blockdiff.cli.run_jobs import Outcome, require_success, run_jobs
+from blockdiff.cli.sampling_options import (
+    FrequencyPenalty,
+    LogitBias,
+    LogProbs,
+    MinP,
+    PresencePenalty,
+    RepetitionPenalty,
+    StepMap,
+    StopRamp,
+    ThinkEndRamp,
+    TopLogProbs,
+)
 from blockdiff.cli.show_outcome import print_json, print_text
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
@@ -85,6 +97,16 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="0 is off.")] = None,
     top_p: Annotated[float | None, typer.Option(help="1 is off.")] = None,
     seed: Annotated[int | None, typer.Option(help="Output depends on request and seed.")] = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    logit_bias: LogitBias = None,
+    stop_ramp: StopRamp = None,
+    think_end_ramp: ThinkEndRamp = None,
+    return_log_probs: LogProbs = False,
+    top_logprobs: TopLogProbs = None,
+    return_step_map: StepMap = False,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
     pinned: Annotated[
         str | None, typer.Option(help='Given answer tokens by place, as JSON: {"5": 17}.')
@@ -128,6 +150,16 @@ def generate(
         "top_k": top_k,
         "top_p": top_p,
         "seed": seed,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": json_flag("logit_bias", logit_bias),
+        "stop_ramp": json_flag("stop_ramp", stop_ramp),
+        "think_end_ramp": json_flag("think_end_ramp", think_end_ramp),
+        "return_log_probs": return_log_probs or None,
+        "top_logprobs": top_logprobs,
+        "return_step_map": return_step_map or None,
         "stop": stop or None,
         "pinned": json_flag("pinned", pinned),
         "suffix": suffix,
@@ -151,7 +183,7 @@ def generate(
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
     wanted = EngineConfig(
         max_slots=concurrency,
-        kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),
+        kv_cache_bytes=optional_bytes("--kv-cache-size", kv_cache_size),
         prefix_cache=prefix_cache,
         truncate_last_block=truncate_last_block,
         deterministic=deterministic,

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from blockdiff.cli.infill import PinField
 from blockdiff.errors import RequestError
+from blockdiff.limits import MAX_TOP_LOG_PROBS
 
 # What a golden entry says about itself: nothing of it changes how a request runs.
 ENTRY_NOTES = frozenset(
@@ -93,6 +94,16 @@ class RequestLine(BaseModel):
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[str, int | float] | None = None
+    stop_ramp: dict[str, int | float] | None = None
+    think_end_ramp: dict[str, int | float] | None = None
+    return_log_probs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)] = 0
+    return_step_map: bool = False
     pinned: PinField = ()
     suffix: Text | None = None
     suffix_ids: Ids | None = None

@@ -98,7 +98,7 @@ def plan(
         )
         plan_speed.run(asked, kept, batches, output is Output.json, png)
         return
-    memory = parse_size("device-memory", device_memory)
+    memory = parse_size("--device-memory", device_memory)
     setup = Setup(
         device_memory=memory,
         dtype=choose_dtype(found.stored_kind, dtype),
@@ -127,7 +127,7 @@ def choose_dtype(stored: str | None, asked: Dtype | None) -> str:
     wanted = None if asked is None else short_dtype(asked.value)
     if stored is not None and wanted not in (None, stored):
         raise ConfigError(
-            f"dtype: {wanted} is not possible, the weights are stored in {stored}; leave it away"
+            f"--dtype {wanted}: not possible, the weights are stored in {stored}; leave it out"
         )
     return stored or wanted or Dtype.bf16.value
 

@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from blockdiff.errors import ConfigError
 from blockdiff.planning import PlannedModel
 from blockdiff.planning.shape import ModelShape
-from blockdiff.planning.speed.devices import find_rates
+from blockdiff.planning.speed.devices import GIVEN, find_rates
 from blockdiff.planning.speed.forecast import Forecast, Question, forecast
 from blockdiff.planning.speed.routing import Routing
 from blockdiff.planning.speed.weights import weight_format
@@ -164,9 +164,9 @@ def show(asked: Question, dtype: str, found: Sequence[Forecast]) -> None:
     console = console if console.is_terminal else Console(highlight=False, width=_WIDE)
     rates = asked.rates
     console.print(
-        f"{asked.shape.family}, weights in {dtype}, on {rates.name}: "
-        f"{rates.bytes_per_second / 1e12:g} TB/s, {rates.flops_per_second / 1e12:g} TFLOP/s "
-        f"({rates.source})",
+        f"{asked.shape.family}, weights in {dtype}, {rates.place}: "
+        f"{rates.bytes_per_second / 1e12:g} TB/s, {rates.flops_per_second / 1e12:g} TFLOP/s"
+        f"{'' if rates.source == GIVEN else f' ({rates.source})'}",
         soft_wrap=True,
     )
     console.print(f"blocks of {asked.block_length}, context {asked.context:,}{_routing(asked)}")

@@ -7,13 +7,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from blockdiff.cli.infill import Infill, read_infill
+from blockdiff.cli.infill import read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
-from blockdiff.decoding import scheduled_counts
+from blockdiff.decoding.acceptance import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
+from blockdiff.infill import Infill
 from blockdiff.models.base import ModelInfo
 from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.text import Tokenizer
 
 STRATEGIES = {
@@ -34,6 +36,7 @@ class Job:
     arrive_after_seconds: float = 0.0
     place: str = ""
     replay: ReplayInputs | None = None
+    shows_log_probs: bool = False
 
 
 def build_request(
@@ -56,8 +59,32 @@ def build_request(
         ignore_eos=line.ignore_eos,
         eos_ids=_eos_ids(line),
         stop_strings=tuple(line.stop),
-        sampling=SamplingParams(line.temperature, line.top_k, line.top_p, line.seed),
+        sampling=_sampling(line, tokenizer),
+        num_top_log_probs=line.top_logprobs,
+        wants_step_map=line.return_step_map,
         decoding=_decoding(line, info),
+    )
+
+
+def _sampling(line: RequestLine, tokenizer: Tokenizer | None) -> SamplingParams:
+    texts = {
+        name: json.dumps(value)
+        for name in ("logit_bias", "stop_ramp", "think_end_ramp")
+        if (value := getattr(line, name)) is not None
+    }
+    think_end = None if tokenizer is None else tokenizer.special.think_end
+    given = {**texts, "ignore_eos": line.ignore_eos}
+    return SamplingParams(
+        temperature=line.temperature,
+        top_k=line.top_k,
+        top_p=line.top_p,
+        seed=line.seed,
+        min_p=line.min_p,
+        repetition_penalty=line.repetition_penalty,
+        presence_penalty=line.presence_penalty,
+        frequency_penalty=line.frequency_penalty,
+        logit_bias=read_biases(texts.get("logit_bias", "")),
+        ramps=read_ramps(given, {"stop_ramp": "", "think_end_ramp": ""}, think_end, True),
     )
 
 

@@ -90,6 +90,26 @@ def output_text(
     return stream.push(ids, final=True).text
 
 
+def _block(block: BlockResult, job: Job) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "index": block.block_index,
+        "token_ids": list(block.token_ids),
+        "denoise_steps": block.denoise_steps,
+        "threshold": block.threshold,
+        "step_cap": block.step_cap,
+    }
+    if job.shows_log_probs:
+        shown["log_probs"] = list(block.log_probs)
+    if job.request.num_top_log_probs:
+        shown["top_log_probs"] = [
+            [{"id": token, "log_prob": value} for token, value in top]
+            for top in block.top_log_probs
+        ]
+    if job.request.wants_step_map:
+        shown["step_map"] = list(block.settled_steps)
+    return shown
+
+
 def as_json(
     outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
@@ -113,16 +133,7 @@ def as_json(
             "commit": counts.commit,
             "commit_fused": counts.commit_fused,
         },
-        "blocks": [
-            {
-                "index": block.block_index,
-                "token_ids": list(block.token_ids),
-                "denoise_steps": block.denoise_steps,
-                "threshold": block.threshold,
-                "step_cap": block.step_cap,
-            }
-            for block in outcome.blocks
-        ],
+        "blocks": [_block(block, outcome.job) for block in outcome.blocks],
         "seconds": round(outcome.seconds, 6),
     }
     if outcome.final.error is not None:

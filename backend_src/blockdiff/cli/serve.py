@@ -164,9 +164,9 @@ def serve(
         tool_form=tool_form,
         engine=option.as_parameters(
             prefill_token_budget=prefill_token_budget,
-            kv_cache_bytes=optional_bytes("kv-cache-size", kv_cache_size),
+            kv_cache_bytes=optional_bytes("--kv-cache-size", kv_cache_size),
             prefix_cache=prefix_cache,
-            snapshot_bytes=optional_bytes("snapshot-size", snapshot_size),
+            snapshot_bytes=optional_bytes("--snapshot-size", snapshot_size),
             snapshot_interval=snapshot_interval,
             truncate_last_block=truncate_last_block or None,
             deterministic=deterministic or None,

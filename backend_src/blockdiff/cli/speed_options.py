@@ -16,8 +16,13 @@ Speed = Annotated[
     bool, typer.Option("--speed", help="Say how fast it could be at most, instead of its memory.")
 ]
 Gpu = Annotated[str, typer.Option(help=f"With --speed: {', '.join(DEVICES)}.")]
-Bandwidth = Annotated[str | None, typer.Option(help="With --speed: instead, e.g. 4.3TB/s.")]
-Flops = Annotated[str | None, typer.Option(help="With --speed: and with it, e.g. 790TFLOP/s.")]
+Bandwidth = Annotated[
+    str | None,
+    typer.Option(help="With --speed and --flops, instead of --gpu: in GB/s, TB/s or PB/s."),
+]
+Flops = Annotated[
+    str | None, typer.Option(help="Goes with --bandwidth: in GFLOP/s, TFLOP/s or PFLOP/s.")
+]
 Context = Annotated[
     int | None,
     typer.Option(

@@ -15,7 +15,7 @@ def draw(path: Path, asked: Question, dtype: str, found: Sequence[Forecast]) -> 
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("png: needs matplotlib; pip install 'blockdiff[eval]'") from None
+        raise ConfigError("--png: needs matplotlib; pip install 'blockdiff[eval]'") from None
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -32,11 +32,11 @@ def draw(path: Path, asked: Question, dtype: str, found: Sequence[Forecast]) -> 
     axes.set_xlabel("requests at once")
     axes.set_ylabel("tokens per second, ceiling")
     lengths = f"blocks of {asked.block_length}, context {asked.context:,}"
-    title = f"{asked.shape.family} in {dtype} on {asked.rates.name}: computed, not measured"
+    title = f"{asked.shape.family} in {dtype} {asked.rates.place}: computed, not measured"
     axes.set_title(f"{title}\n{lengths}", fontsize="medium")
     axes.grid(True, which="both", alpha=0.3)
     axes.legend()
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"png {path}: cannot be written ({error})") from None
+        raise ConfigError(f"--png {path}: cannot be written ({error})") from None

@@ -54,6 +54,9 @@ class RowSampling:
     """Of the logits, before anything else is made of them."""
     top_rows: Tensor | None = None
     """[K] int64 rows whose most probable tokens are wanted."""
+    masks: tuple[Tensor, Tensor] | None = None
+    """[K] int64 rows, and [K, ceil(V / 32)] int32 words of what these may choose: token t is bit
+    t % 32 of word t // 32."""
 
     def ban(self, scores: Tensor) -> None:
         """Overwrite scores [L, V] of what may not be chosen."""
@@ -61,6 +64,15 @@ class RowSampling:
             scores[:, token] = _NEVER
         if self.banned is not None:
             scores[self.banned] = _NEVER
+        if self.masks is not None:
+            bar_unset(scores, *self.masks)
+
+
+def bar_unset(scores: Tensor, rows: Tensor, words: Tensor) -> None:
+    """Overwrite scores [L, V] of ``rows`` [K] where the bits of ``words`` [K, W] are not set."""
+    bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device)) & 1
+    is_set = bits.reshape(len(words), -1)[:, : scores.shape[1]] != 0
+    scores[rows] = scores[rows].masked_fill(~is_set, _NEVER)
 
 
 def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor]:
@@ -79,10 +91,17 @@ def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor
 
 
 def top_tokens(logits: Tensor, count: int) -> list[Tensor]:
-    """The ``count`` most probable ids [K, count] int64 of logits [K, V], best first, and their
-    log probabilities [K, count] float32; fewer where V is smaller."""
-    log_probs, ids = torch.log_softmax(logits, dim=1).topk(min(count, logits.shape[1]), dim=1)
-    return [ids, log_probs]
+    """The ``count`` most probable ids [K, count] int64 of logits [K, V] float32, best first (equal
+    ones: the lowest id), and their log probabilities [K, count] float32; fewer where V is smaller.
+    """
+    log_probs, size = torch.log_softmax(logits, dim=1), logits.shape[1]
+    # Numbers in the order of the floats, and then of falling ids: no two are equal.
+    bits = log_probs.view(torch.int32)
+    order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
+    order |= torch.arange(size - 1, -1, -1, device=logits.device)
+    best = order.topk(min(count, size), dim=1).values
+    ids = size - 1 - (best & 0xFFFFFFFF)
+    return [ids, log_probs.gather(1, ids)]
 
 
 def entropies(logits: Tensor) -> Tensor:

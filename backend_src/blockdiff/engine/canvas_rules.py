@@ -15,7 +15,7 @@ from blockdiff.decoding.draws import Places
 from blockdiff.decoding.uniform import step_temperatures
 from blockdiff.engine.adjustments import RowAdjustments, make_adjustments
 from blockdiff.engine.row_rules import TopRows, early_endings, find_top_rows
-from blockdiff.scheduler import RoundPlan, SlotTable
+from blockdiff.scheduler import Masks, RoundPlan, SlotTable
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class CanvasRules:
     """
     changes: RowAdjustments | None
     top: TopRows | None
+    masks: Masks | None = None
 
     @property
     def has_least(self) -> bool:
@@ -36,7 +37,8 @@ class CanvasRules:
     @property
     def needs_logits(self) -> bool:
         """Whether only what has all logits of a row can choose by these rules."""
-        return self.has_least or self.changes is not None or self.top is not None
+        has_more = self.changes is not None or self.masks is not None
+        return self.has_least or has_more or self.top is not None
 
     def banned(self, rows: slice, moved: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Rows, numbered from the first of ``rows``, and ids that these may not choose."""
@@ -45,7 +47,9 @@ class CanvasRules:
         return moved["banned_rows"][part] - rows.start, moved["banned_ids"][part]
 
 
-def make_canvas_rules(table: SlotTable, plan: RoundPlan, places: Places) -> CanvasRules:
+def make_canvas_rules(
+    table: SlotTable, plan: RoundPlan, places: Places, masks: Masks | None
+) -> CanvasRules:
     """Rules of the rows of ``plan``, which are all ``places`` of its canvases."""
     slots = plan.group_slots[plan.row_groups]
     left = (table.step[slots], table.schedule_steps[slots])
@@ -60,4 +64,4 @@ def make_canvas_rules(table: SlotTable, plan: RoundPlan, places: Places) -> Canv
     min_p = table.min_p[slots]
     if min_p.any():
         arrays["min_p"] = min_p
-    return CanvasRules(arrays, make_adjustments(table, plan), find_top_rows(table, plan))
+    return CanvasRules(arrays, make_adjustments(table, plan), find_top_rows(table, plan), masks)

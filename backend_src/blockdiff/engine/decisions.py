@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from blockdiff.decoding.acceptance import accept, accept_by, find_edits, scheduled_minimum
 from blockdiff.scheduler import Decisions, RoundPlan, SlotTable
-from blockdiff.scheduler.arrays import Flags, Floats, Ints
+from blockdiff.scheduler.arrays import NO_TOKEN, Flags, Floats, Ints
+from blockdiff.scheduler.decisions import Guesses
 
 
 class Chosen(NamedTuple):
@@ -48,11 +49,16 @@ def decide(table: SlotTable, plan: RoundPlan, chosen: Chosen) -> Decisions:
     is_settled = ~is_editing
     if is_editing.any():
         is_settled |= _is_settled(table, slots, was_open, is_open, accepted)
+    guesses = None
+    if table.wants_canvases[slots].any():
+        is_seen = spread(plan, np.ones(len(chosen.tokens), np.bool_), width)
+        guesses = Guesses(np.where(is_seen, tokens, NO_TOKEN), log_probs)
     return Decisions(
         canvas=np.where(accepted, tokens, canvas),
         log_probs=np.where(accepted, log_probs, table.log_probs[slots, :width]),
         is_open=is_open,
         is_settled=is_settled,
+        guesses=guesses,
     )
 
 
@@ -74,15 +80,25 @@ def _accept(
     """Accepted places [G, B]; the single row of an autoregressive group always is."""
     slots, (confidence, entropy) = plan.group_slots, measures
     minimum = least_accepted(table, slots)
+    is_first: Flags = is_open & _first_open(table, slots, is_open.shape[1])
+    # What a constraint leaves of the first open place is taken in any case.
+    minimum = np.maximum(minimum - is_first.any(axis=1), 0)
     algorithm, limit = table.algorithm[slots], table.threshold[slots]
     if not algorithm.any():
-        return accept(confidence, is_open, minimum, limit)
+        return accept(confidence, is_open, minimum, limit) | is_first
     spreads = np.zeros_like(confidence)
     if entropy is not None:
         spreads = spread(plan, entropy, confidence.shape[1])
         # As above: below every entropy, and finite, so that sums stay numbers.
         spreads = np.where(np.isposinf(confidence), np.float32(-1e30), spreads)
-    return accept_by(algorithm, confidence, spreads, is_open, minimum, limit)
+    return accept_by(algorithm, confidence, spreads, is_open, minimum, limit) | is_first
+
+
+def _first_open(table: SlotTable, slots: Ints, width: int) -> Flags:
+    """Places [G, B] right after what is certified of constrained blocks."""
+    place = np.where(table.is_constrained, table.certified - table.block_start, -1)[slots]
+    found: Flags = np.arange(width) == place[:, None]
+    return found
 
 
 def least_accepted(table: SlotTable, slots: Ints) -> Ints:
@@ -113,6 +129,9 @@ def overwrite(decisions: Decisions, groups: Ints, others: Decisions) -> Decision
         (decisions.is_settled, others.is_settled),
     ):
         mine[groups] = theirs
+    if decisions.guesses is not None:
+        # their places have moved
+        decisions.guesses.tokens[groups] = NO_TOKEN
     if others.origins is None:
         return decisions
     origins = np.tile(np.arange(decisions.canvas.shape[1]), (len(decisions.canvas), 1))

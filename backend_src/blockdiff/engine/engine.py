@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from blockdiff.constraints.maker import ConstraintMaker
 from blockdiff.core import BlockResult, FinishReason, Request
 from blockdiff.decoding.draws import DrawSource, NoiseDraws
 from blockdiff.engine.config import EngineConfig
@@ -23,6 +24,7 @@ from blockdiff.engine.rounds import Rounds, StepCounts
 from blockdiff.engine.statistics import ExpertCounts, ExpertStatistics
 from blockdiff.engine.uniform import UniformRounds
 from blockdiff.engine.validate import check_request, resolve_decoding
+from blockdiff.engine.validate_constraint import check_constraint
 from blockdiff.engine.warm_up import warm_up_requests
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
@@ -67,6 +69,7 @@ class Engine:
         if self.config.deterministic and not model.info.is_deterministic:
             raise ConfigError("deterministic: True needs a model that was loaded as deterministic")
         self._tokenizer = tokenizer
+        self._constraints = ConstraintMaker(tokenizer, model.info.vocab_size)
         self._check_short_blocks()
         self.max_context = self._choose_context()
         self.apply_thread_count()
@@ -110,6 +113,7 @@ class Engine:
                 None if self._uniform is None else self._uniform.start_canvas,
                 self.config.truncate_last_block,
                 self.config.load_aware,
+                self.model.info.control_token_ids,
             ),
         )
 
@@ -164,6 +168,7 @@ class Engine:
             request, self.model.info, self.config, self.max_context, self._tokenizer is not None
         )
         check_fits(request, self.memory)
+        check_constraint(request, self.model.info, self._constraints)
 
     def add_request(self, request: Request) -> None:
         """Check ``request`` and give it a slot; CapacityError when none is free."""
@@ -182,6 +187,7 @@ class Engine:
             resolved.threshold,
             info.block_anchor == "zero",
             stops,
+            self._constraints.make(request),
             self._think_watch(request),
         )
 
@@ -237,8 +243,9 @@ class Engine:
     def _forward(self, plan: RoundPlan) -> Decisions:
         table = self._scheduler.table
         if self._uniform is None:
-            return run_round(self._rounds, table, plan, self._insert_delete)
-        return self._uniform.run(self._rounds, table, plan)
+            certifier = self._scheduler.certifier
+            return run_round(self._rounds, table, plan, self._insert_delete, certifier)
+        return self._uniform.run(self._rounds, table, plan, self._scheduler.certifier)
 
     def _fail_round(self, plan: RoundPlan, error: Exception) -> list[BlockResult]:
         self._failed_rounds += 1

@@ -24,20 +24,25 @@ from blockdiff.engine.insert_delete import InsertDelete, Resample
 from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import RowRules, TopRows, make_rules
 from blockdiff.models.base import BlockDiffusionModel, RoundBatch
-from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
+from blockdiff.scheduler import NOTHING, Certifier, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Ints
 from blockdiff.scheduler.decisions import TopTokens
 from blockdiff.transfer import Array, fetch
 from blockdiff_kernels.denoise import Preview
 from blockdiff_kernels.implementation import TRITON, choose
 
-# Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
+# Logits that exist at one time: rows times vocabulary. Noise and the order of tokens need int64
+# copies of it.
 GREEDY_TILE = 1 << 24
 SAMPLED_TILE = 1 << 22
 
 
 def run_round(
-    rounds: Rounds, table: SlotTable, plan: RoundPlan, insert_delete: InsertDelete
+    rounds: Rounds,
+    table: SlotTable,
+    plan: RoundPlan,
+    insert_delete: InsertDelete,
+    certifier: Certifier,
 ) -> Decisions:
     """Forward of ``plan``; caches are written in place by its prefills and commits."""
     model, statistics = rounds.model, rounds.statistics
@@ -47,10 +52,11 @@ def run_round(
     # A device computes while the host prepares what follows the forward.
     is_edited = insert_delete.edits(table, plan.group_slots)
     rules = make_rules(table, plan, insert_delete, is_edited)
+    rules = replace(rules, masks=certifier.masks(plan))
     has_entropy = bool((table.algorithm[plan.group_slots] == ENTROPY_BOUNDED).any())
     controls = insert_delete.controls if is_edited.any() else None
     counts = statistics.due(hits)
-    if controls is None:
+    if controls is None and not _is_watched(table, plan):
         packed = rounds.decide(hidden, table, plan, rules, has_entropy)
         if packed is not None:
             found = fetch([packed, *counts])
@@ -94,6 +100,11 @@ def make_batch(table: SlotTable, plan: RoundPlan) -> RoundBatch:
     )
 
 
+def _is_watched(table: SlotTable, plan: RoundPlan) -> bool:
+    """Whether what open places say is wanted, which the device keeps for itself."""
+    return bool(table.wants_canvases[plan.group_slots].any())
+
+
 def with_top(
     decisions: Decisions, plan: RoundPlan, wanted: TopRows, found: Sequence[Array]
 ) -> Decisions:
@@ -108,7 +119,8 @@ def _updated(
     table: SlotTable, plan: RoundPlan, lines: Sequence[Tensor], has_entropy: bool
 ) -> list[Tensor]:
     """The blocks that the ``lines`` of ``_choose`` leave, where the device decides; or nothing."""
-    if choose("denoise", lines[0].device) is not TRITON:
+    on_host = table.is_constrained[plan.group_slots].any() or _is_watched(table, plan)
+    if on_host or choose("denoise", lines[0].device) is not TRITON:
         return []
     return [update_blocks(table, plan, Preview(*lines[: 2 + has_entropy]))]
 
@@ -130,7 +142,8 @@ def _choose(
     head = usable_head(model.output_head, hidden)
     if head is not None and is_possible(rules, controls is not None):
         return choose_at_once(head, hidden, rules, has_entropy, controls), []
-    tile = SAMPLED_TILE if rules.draws is not None else GREEDY_TILE
+    is_large = rules.draws is not None or rules.top is not None
+    tile = SAMPLED_TILE if is_large else GREEDY_TILE
     size, count = max(tile // model.info.vocab_size, 1), len(hidden)
     tiles, tops = [], []
     # without rows once too, for lines of no length

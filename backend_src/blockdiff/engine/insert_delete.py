@@ -100,7 +100,9 @@ class InsertDelete:
         origins = None
         if table.is_traced[slots].any():
             origins = find_origins(update, rules.block_length, self.controls)
-        return Decisions(after.tokens, after.log_probs, after.is_masked, update.is_settled, origins)
+        return Decisions(
+            after.tokens, after.log_probs, after.is_masked, update.is_settled, origins=origins
+        )
 
     def _recall(self, table: SlotTable, slots: Ints, width: int) -> tuple[Canvases, Rules]:
         memory, updates = self._memory, table.step[slots]

@@ -13,7 +13,7 @@ import torch
 from blockdiff.decoding.sampling import Draws, RowSampling, noise_keys
 from blockdiff.engine.adjustments import RowAdjustments, make_adjustments
 from blockdiff.engine.insert_delete import InsertDelete
-from blockdiff.scheduler import RoundPlan, SlotTable
+from blockdiff.scheduler import Masks, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.transfer import Array, to_device
 
@@ -47,12 +47,14 @@ class RowRules:
     """Arrays of ``Draws`` by name; None: every row is greedy."""
     changes: RowAdjustments | None = None
     top: TopRows | None = None
+    masks: Masks | None = None
 
     @property
     def needs_logits(self) -> bool:
         """Whether only what has all logits of a row can choose by these rules."""
         has_least = self.draws is not None and "min_p" in self.draws
-        return has_least or self.changes is not None or self.top is not None
+        has_more = self.changes is not None or self.masks is not None
+        return has_least or has_more or self.top is not None
 
     @property
     def has_filters(self) -> bool:
@@ -101,16 +103,21 @@ class RowRules:
             arrays |= {**drawn, "rows": drawn["rows"] - start}
         if self.top is not None:
             arrays["top_rows"] = self.top.within(start, end)
+        if self.masks is not None:
+            rows, bits = self.masks.within(start, end)
+            arrays |= {"masked_rows": rows, "masks": bits}
         moved = to_device(arrays, device)
         pairs = None if self.banned is None else (moved.pop("banned_rows"), moved.pop("banned_ids"))
         is_drawn = self.draws is not None and len(arrays["rows"]) > 0
         top_rows = moved.pop("top_rows", None)
+        masks = None if self.masks is None else (moved.pop("masked_rows"), moved.pop("masks"))
         return RowSampling(
             self.never,
             pairs,
             Draws(**moved, has_filters=has_filters) if is_drawn else None,
             None if self.changes is None else self.changes.tile(slice(start, end), device),
             top_rows,
+            masks,
         )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from blockdiff.decoding.adjust import adjust
 from blockdiff.decoding.draws import DrawSource, Places
 from blockdiff.decoding.row_sums import log_totals
-from blockdiff.decoding.sampling import entropies, top_tokens
+from blockdiff.decoding.sampling import bar_unset, entropies, top_tokens
 from blockdiff.decoding.uniform import (
     Progress,
     Rules,
@@ -31,7 +31,7 @@ from blockdiff.engine.fused_choice import usable_head
 from blockdiff.engine.rounds import Rounds
 from blockdiff.engine.row_rules import as_words, banned_ids
 from blockdiff.models.base import ConditionedModel, ModelCaches, OutputHead
-from blockdiff.scheduler import NOTHING, Decisions, RoundPlan, SlotTable
+from blockdiff.scheduler import NOTHING, Certifier, Decisions, RoundPlan, SlotTable
 from blockdiff.scheduler.arrays import Flags, Floats, Ints
 from blockdiff.transfer import fetch, to_device
 from blockdiff_kernels import head as heads
@@ -63,7 +63,9 @@ class UniformRounds:
         """Ids [B] that the open block of ``slot`` begins with."""
         return self._draws.start(self._places(table, np.array([slot])))
 
-    def run(self, rounds: Rounds, table: SlotTable, plan: RoundPlan) -> Decisions:
+    def run(
+        self, rounds: Rounds, table: SlotTable, plan: RoundPlan, certifier: Certifier
+    ) -> Decisions:
         """Forward of ``plan``; caches are written in place, the next step's signals too."""
         model, slots = self._model, plan.group_slots
         caches, statistics = rounds.caches, rounds.statistics
@@ -74,7 +76,7 @@ class UniformRounds:
         if not len(slots):
             return NOTHING
         places = self._places(table, slots)
-        rules = make_canvas_rules(table, plan, places)
+        rules = make_canvas_rules(table, plan, places, certifier.masks(plan))
         fresh = self._draws.fresh(places).reshape(len(slots), -1)
         own = (table, plan, places)
         packed = self._replayed(rounds, hidden, rules, own, fresh)
@@ -156,6 +158,10 @@ class UniformRounds:
                 tops.append(top_tokens(logits[own], rules.top.most))
             log_total = log_totals(logits)
             logits[rules.banned(rows, device)] = -torch.inf
+            if rules.masks is not None:
+                marked, words = rules.masks.within(rows.start, rows.stop)
+                own_masks = to_device({"rows": marked, "words": words}, model.device)
+                bar_unset(logits, own_masks["rows"], own_masks["words"])
             best, best_ids = logits.max(dim=1)
             scaled = logits.div_(device["temperature"][rows, None])
             kept = keep_probable(scaled, device["min_p"][rows]) if rules.has_least else scaled

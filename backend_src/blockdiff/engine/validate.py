@@ -16,7 +16,7 @@ from blockdiff.engine.validate_sampling import check_sampling
 from blockdiff.engine.validate_thinking import check_thinking
 from blockdiff.engine.validate_uniform import check_uniform, fill_uniform
 from blockdiff.errors import RequestError, UnsupportedError
-from blockdiff.models.base import ModelInfo
+from blockdiff.model_info import ModelInfo
 from blockdiff.scheduler import MAX_EOS_IDS
 
 MAX_POST_STEPS = 1024

@@ -18,7 +18,7 @@ from blockdiff.limits import (
     MAX_TEMPERATURE,
     MAX_TOP_LOG_PROBS,
 )
-from blockdiff.models.base import ModelInfo
+from blockdiff.model_info import ModelInfo
 
 
 def check_sampling(request: Request, info: ModelInfo) -> None:

@@ -10,7 +10,7 @@ from blockdiff.decoding.uniform import ENTROPY_BOUND
 from blockdiff.engine.ranges import MAX_ENTROPY_BOUND, check_integer, check_number
 from blockdiff.errors import RequestError
 from blockdiff.limits import MAX_TEMPERATURE
-from blockdiff.models.base import ModelInfo
+from blockdiff.model_info import ModelInfo
 
 MAX_STEPS = 4096
 

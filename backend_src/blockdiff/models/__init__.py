@@ -1,7 +1,7 @@
 """Model families behind one interface (``base.py``), chosen by ``model_type`` (``registry.py``)."""
 
+from blockdiff.model_info import NO_MASK_TOKEN
 from blockdiff.models.base import (
-    NO_MASK_TOKEN,
     BlockDiffusionModel,
     ModelCaches,
     ModelInfo,

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from blockdiff.cache import KeyValueCaches, key_value_sizes
 from blockdiff.config import BLOCK_CAUSAL, AttentionConfig
+from blockdiff.model_info import NO_CONTROL_TOKEN, NO_MASK_TOKEN
 from blockdiff.models.base import (
-    NO_CONTROL_TOKEN,
-    NO_MASK_TOKEN,
     ModelCaches,
     ModelInfo,
     RoundBatch,

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from blockdiff.cache import CanvasCaches, LayerShape, canvas_cache_sizes
 from blockdiff.config import SLIDING, DiffusionGemmaConfig
-from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
+from blockdiff.model_info import NO_MASK_TOKEN
+from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.diffusion_gemma_weights import (
     attention_weights,
     feed_forward,

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from blockdiff.cache import GridCaches, SlotCaches, slot_cache_sizes
 from blockdiff.config import LINEAR, CoresetConfig, HybridConfig
-from blockdiff.models.base import NO_MASK_TOKEN, ModelCaches, ModelInfo, RoundBatch
+from blockdiff.model_info import NO_MASK_TOKEN
+from blockdiff.models.base import ModelCaches, ModelInfo, RoundBatch
 from blockdiff.models.expert_hits import ExpertHits
 from blockdiff.models.layers.attention import GatedAttention
 from blockdiff.models.layers.flat import attends_flat, wants_flat

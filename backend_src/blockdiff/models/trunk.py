@@ -4,7 +4,7 @@ Knows nothing of layers, files, requests or sampling.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -24,7 +24,7 @@ from blockdiff.models.share import Share
 from blockdiff.models.states import slot_states
 from blockdiff.pages import CachePool, CacheSizes
 from blockdiff.transfer import to_device
-from blockdiff_kernels.head import best_tokens, logits
+from blockdiff_kernels.head import logits
 from blockdiff_kernels.packed import is_packed
 
 # adds its result to a residual [R, H], if it is given one
@@ -126,12 +126,6 @@ class LanguageModel(ABC):
             ("head", *self.output.shape), lambda rows: logits(rows, self.output, cap), hidden
         )
         return self.group.all_gather(own, 1)
-
-    @torch.inference_mode()
-    def best(self, hidden: Tensor, excluded: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Best ids [L] int64 and confidences [L] float32, without building [L, V] at once."""
-        assert self.group.size == 1, "a share of the vocabulary does not know the best of all"
-        return best_tokens(hidden, self.output, excluded, cap=self.logit_cap)
 
     def add(self, x: Tensor, summand: Summand) -> Tensor:
         """x [R, H] plus all ranks' summands; alone, the summand's last projection adds x."""

@@ -23,5 +23,5 @@ def parse_size(flag: str, text: str) -> int:
     size = int(float(found.group(1)) * scale) if found and scale else 0
     if size <= 0:
         units = "MB, MiB, GB, GiB, TB or TiB, such as 80GiB"
-        raise ConfigError(f"{flag}: {text[:60]!r} must be a size with a unit {units}")
+        raise ConfigError(f"{flag} {text[:60]!r}: must be a size with a unit {units}")
     return size

@@ -4,6 +4,7 @@ Arrays per slot on the host; knows nothing of torch, models, threads or text rul
 """
 
 from blockdiff.scheduler.arrays import MAX_EOS_IDS
+from blockdiff.scheduler.certify import Certifier, Masks
 from blockdiff.scheduler.decisions import NOTHING, Decisions, StopFinder
 from blockdiff.scheduler.memory import MemoryRules
 from blockdiff.scheduler.plan import RoundPlan
@@ -15,7 +16,9 @@ __all__ = [
     "MAX_EOS_IDS",
     "NOTHING",
     "BlockOpening",
+    "Certifier",
     "Decisions",
+    "Masks",
     "MemoryRules",
     "RoundPlan",
     "Scheduler",

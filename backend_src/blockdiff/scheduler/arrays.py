@@ -41,11 +41,15 @@ class SlotArrays:
         self.state = self._ints()
         self.uid = self._ints()
         self.has_stops: Flags = np.zeros(self.num_slots, np.bool_)
+        self.wants_canvases: Flags = np.zeros(self.num_slots, np.bool_)
         # time.monotonic() seconds
         self.deadline: npt.NDArray[np.float64] = np.full(self.num_slots, math.inf)
         self.priority = self._ints()
         self.pins: list[Pins] = [NO_PINS] * self.num_slots
         self.arrival = self._ints()
+        # Whether a request has a constraint, and the position up to which that has taken tokens.
+        self.is_constrained: Flags = np.zeros(self.num_slots, np.bool_)
+        self.certified = self._ints()
         self.prompt_length = self._ints()
         self.prefill_granule = self._ints()
         # Tokens by position: the first ``final`` are, and the caches hold the first ``written``.
@@ -98,7 +102,7 @@ class SlotArrays:
         self.block_index = self._ints()
         self.first_response = self._ints()
         self.step = self._ints()
-        # Previews before a random canvas began anew.
+        # Steps of the open block before it began again.
         self.earlier_steps = self._ints()
         # Previews of the open block that left no place open; whether its tokens may still change.
         self.post_steps = self._ints()

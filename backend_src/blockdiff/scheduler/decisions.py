@@ -20,6 +20,13 @@ class StopFinder(Protocol):
         ...
 
 
+class Guesses(NamedTuple):
+    """What a preview held for the best token of every place that it decided, [G, B] each."""
+
+    tokens: Ints  # NO_TOKEN where it did not look
+    log_probs: Floats
+
+
 class TopTokens(NamedTuple):
     """Most probable tokens of some decided rows, best first."""
 
@@ -44,6 +51,8 @@ class Decisions:
     """[G, B] places that another preview has to decide."""
     is_settled: Flags
     """[G] no token of a place that is not open will change."""
+    guesses: Guesses | None = None
+    """For requests that watch their canvases; None where ``canvas`` says all there is."""
     origins: Ints | None = None
     """[G, B] place that each token had before, -1 for a new mask; None: nothing has moved."""
     top: TopTokens | None = None

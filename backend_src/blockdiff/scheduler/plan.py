@@ -112,6 +112,6 @@ def _open_places(table: SlotTable, slots: Ints, is_row: Flags) -> Flags:
     is_editing = table.is_editing[slots]
     if is_editing.any():
         is_response = np.arange(is_row.shape[1]) >= table.first_response[slots][:, None]
-        is_free = is_row & is_response & ~table.pinned[slots]
+        is_free = is_row & is_response & ~table.pinned[slots] & ~table.is_certified(slots)
         is_open |= is_editing[:, None] & is_free
     return is_open

@@ -20,7 +20,7 @@ def block_results(table: SlotTable, slots: Ints, ends: Ints) -> list[BlockResult
         table.canvas[slots].tolist(),
         table.log_probs[slots].tolist(),
         table.block_index[slots].tolist(),
-        (table.step[slots] + table.earlier_steps[slots]).tolist(),
+        (table.earlier_steps[slots] + table.step[slots]).tolist(),
         table.prompt_length[slots].tolist(),
         table.thresholds_used(slots),
         table.schedule_steps[slots].tolist(),

@@ -7,21 +7,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from blockdiff.constraints.base import Constraint
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
-from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.arrays import Flags, Ints
+from blockdiff.scheduler.canvases import watched_canvases, with_canvases
+from blockdiff.scheduler.certify import Certifier
 from blockdiff.scheduler.checks import check_memory
 from blockdiff.scheduler.choice import choose, split
 from blockdiff.scheduler.counters import Counters
+from blockdiff.scheduler.counts import count_round
 from blockdiff.scheduler.decisions import Decisions, StopFinder
 from blockdiff.scheduler.memory import Memory, MemoryRules
 from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.results import block_results
 from blockdiff.scheduler.reuse import Reuse
-from blockdiff.scheduler.round_counts import count_round
 from blockdiff.scheduler.table import BlockOpening, SlotState, SlotTable
 from blockdiff.scheduler.thinking import ThinkBudgets, ThinkWatch
+
+GUIDE_COMPLETE, GUIDE_INCOMPLETE = "guide_complete", "guide_incomplete"
 
 
 @dataclass
@@ -47,6 +51,7 @@ class Scheduler:
         self.counters = Counters()
         self.memory = Memory(self.table, rules, self.counters)
         self.reuse = Reuse(self.table, self.memory, self.counters)
+        self.certifier = Certifier(self.table)
         self.thinking = ThinkBudgets(self.table)
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
@@ -66,6 +71,7 @@ class Scheduler:
         threshold: float,
         anchored_at_zero: bool,
         stops: StopFinder | None,
+        constraint: Constraint | None = None,
         thinking: ThinkWatch | None = None,
     ) -> int:
         """Put a checked request into a free slot and return the slot."""
@@ -75,9 +81,9 @@ class Scheduler:
         self.table.has_stops[slot] = stops is not None
         self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
         self._slot_of[request.uid] = slot
-        if thinking is not None:
-            self.thinking.open(slot, thinking)
         self.reuse.open(slot)
+        self.thinking.open(slot, thinking)
+        self.certifier.open(slot, constraint)
         self.counters.requests += 1
         return slot
 
@@ -106,7 +112,7 @@ class Scheduler:
             return None
         slots = np.array([slot])
         needed = self.table.block_length[slots] - self._overhang(slots)
-        settled = np.minimum(self._endings(slots).settled, needed)
+        settled = np.minimum(self.table.endings(slots).settled, needed)
         return self._finish(slot, int(settled[0]), reason, "")
 
     def fail(self, slot: int, error: str) -> BlockResult:
@@ -129,18 +135,18 @@ class Scheduler:
 
     def apply(self, plan: RoundPlan, decisions: Decisions) -> list[BlockResult]:
         """Take in the results of ``plan``; return the blocks that are finished by them."""
-        table = self.table
-        count_round(self.counters, table.forwards, plan)
+        count_round(self.table, self.counters, plan)
         self._advance_prefill(plan)
-        slots = plan.group_slots
+        table, slots = self.table, plan.group_slots
         table.written[plan.commit_slots] = table.final[plan.commit_slots]
         self._write_canvases(slots, decisions)
         is_sound = np.isfinite(decisions.log_probs).all(axis=1)
         has_written = np.zeros(table.num_slots, np.bool_)
         has_written[plan.prefill_slots] = has_written[plan.commit_slots] = True
         self.reuse.keep(slots[is_sound & has_written[slots]])
-        self._advance_thinking(self.thinking.among(slots[is_sound]))
-        return self._finish_blocks(slots, ~is_sound)
+        watched = watched_canvases(table, slots, decisions, table.may_change(slots))
+        results = self._finish_blocks(slots, ~is_sound)
+        return with_canvases(watched, results) if watched else results
 
     def _advance_prefill(self, plan: RoundPlan) -> None:
         table, slots = self.table, plan.prefill_slots
@@ -153,11 +159,13 @@ class Scheduler:
         traced = np.flatnonzero(table.is_traced[slots])
         if len(traced):
             table.traces.record(table, slots, traced, decisions)
-        table.canvas[slots, :width] = decisions.canvas
         log_probs = decisions.log_probs
         if table.has_random_canvases:
-            given = table.pinned[slots, :width]
-            log_probs = np.where(given, table.log_probs[slots, :width], log_probs)
+            # what has been certified is given to later steps, with what it was accepted with
+            log_probs = np.where(
+                table.pinned[slots, :width], table.log_probs[slots, :width], log_probs
+            )
+        table.canvas[slots, :width] = decisions.canvas
         table.log_probs[slots, :width] = log_probs
         table.masked[slots, :width] = decisions.is_open
         table.is_unsettled[slots] = ~decisions.is_settled
@@ -170,28 +178,8 @@ class Scheduler:
             table.sequences[singles, table.final[singles]] = tokens
             table.final[singles] += 1
         table.step[slots] += 1
-
-    def _endings(self, slots: Ints) -> Ending:
-        table = self.table
-        may_change = table.masked[slots]
-        if table.is_unsettled[slots].any():
-            places = np.arange(may_change.shape[1])
-            is_open = places < table.block_length[slots][:, None]
-            is_open &= (places >= table.first_response[slots][:, None]) & ~table.pinned[slots]
-            may_change |= is_open & table.is_unsettled[slots][:, None]
-        return find_endings(
-            table.canvas[slots],
-            may_change,
-            table.block_length[slots],
-            table.first_ending(slots),
-            table.eos_ids[slots],
-        )
-
-    def _advance_thinking(self, slots: Ints) -> None:
-        ending = self._endings(slots)
-        places = np.where(ending.eos < 0, ending.settled, ending.eos)
-        for slot, place in zip(slots.tolist(), places.tolist(), strict=True):
-            self.thinking.advance(slot, place)
+        self.thinking.advance(slots)
+        self.certifier.advance(slots)
 
     def _overhang(self, slots: Ints) -> Ints:
         """Positions of the open block that lie beyond the token limit."""
@@ -201,12 +189,13 @@ class Scheduler:
         return overhang
 
     def _finish_blocks(self, slots: Ints, is_broken: Flags) -> list[BlockResult]:
-        table, ending = self.table, self._endings(slots)
+        table, ending = self.table, self.table.endings(slots)
         needed = table.block_length[slots] - self._overhang(slots)
         eos = np.where(ending.eos < needed, ending.eos, -1)
         is_whole = ending.settled >= needed
         block_end = table.block_start[slots] + table.block_length[slots]
         is_special = is_broken | table.has_stops[slots] | (eos >= 0)
+        is_special |= table.is_constrained[slots]
         is_special |= is_whole & (block_end >= table.end_position[slots])
         # Most blocks are just followed by the next one.
         plain = np.flatnonzero(is_whole & ~is_special)
@@ -226,7 +215,12 @@ class Scheduler:
 
     def _finish_block(self, slot: int, ready: int, eos: int, needed: int) -> list[BlockResult]:
         """Results of a block whose first ``ready`` positions are final and hold no EOS."""
-        running = self._running[slot]
+        running, certifier = self._running[slot], self.certifier
+        if problem := certifier.error(slot) or self.thinking.error(slot):
+            return [self.fail(slot, problem)]
+        if certifier.has_ended(slot):
+            ready = int(self.table.certified[slot] - self.table.block_start[slot])
+            eos = eos if eos < ready else -1
         if running.stops is not None and ready > running.searched:
             tokens = self.table.canvas[slot, running.searched : ready].tolist()
             try:
@@ -240,11 +234,14 @@ class Scheduler:
         if eos >= 0:
             token = str(self.table.canvas[slot, eos])
             return [self._finish(slot, eos + 1, FinishReason.STOP, token)]
+        if certifier.has_ended(slot):
+            return [self._finish(slot, ready, FinishReason.STOP, GUIDE_COMPLETE)]
         if ready < needed:
             return []
         block_end = self.table.block_start[slot] + self.table.block_length[slot]
         if block_end >= self.table.end_position[slot]:
-            return [self._finish(slot, needed, FinishReason.LENGTH, "")]
+            why = "" if certifier.is_complete(slot) else GUIDE_INCOMPLETE
+            return [self._finish(slot, needed, FinishReason.LENGTH, why)]
         result = self._result(slot, needed)
         self._next_blocks(np.array([slot]))
         running.searched = 0
@@ -254,6 +251,7 @@ class Scheduler:
         table = self.table
         table.settle_blocks(slots[~table.is_autoregressive[slots]])
         table.open_blocks(slots, table.block_start[slots] + table.block_length[slots])
+        self.certifier.advance(slots)
 
     def _result(self, slot: int, end: int) -> BlockResult:
         (result,) = block_results(self.table, np.array([slot]), np.array([end]))
@@ -274,6 +272,7 @@ class Scheduler:
         request = self._running.pop(slot).request
         del self._slot_of[request.uid]
         self.reuse.close(slot)
+        self.certifier.close(slot)
         self.thinking.close(slot)
         self.table.close(slot)
         self.counters.finished += 1

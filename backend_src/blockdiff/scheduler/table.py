@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
-from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE, NO_THRESHOLD
+from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE
 from blockdiff.decoding.uniform import ENTROPY_BOUND
-from blockdiff.scheduler.arrays import NO_TOKEN, Ints, SlotArrays
+from blockdiff.scheduler.arrays import NO_TOKEN, Ints
 from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
+from blockdiff.scheduler.queries import SlotQueries
 from blockdiff.scheduler.token_pairs import NO_PAIRS, pairs_of
 from blockdiff.scheduler.traces import Traces
 
@@ -34,6 +35,7 @@ class BlockOpening(NamedTuple):
     start_canvas: StartCanvas | None = None  # None: they begin as masks
     truncates_last: bool = False
     load_aware: LoadAware | None = None
+    never: tuple[int, ...] = ()  # ids that no output holds
 
 
 class SlotState(IntEnum):
@@ -42,7 +44,7 @@ class SlotState(IntEnum):
     DECODE = 2
 
 
-class SlotTable(SlotArrays):
+class SlotTable(SlotQueries):
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
     def __init__(self, num_slots: int, mask_token_id: int, opening: BlockOpening) -> None:
@@ -57,6 +59,11 @@ class SlotTable(SlotArrays):
     def has_random_canvases(self) -> bool:
         """Whether canvases begin as random tokens; a preview then decides all of a canvas."""
         return self._opening.start_canvas is not None
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """Ids that no output holds."""
+        return self._opening.never
 
     @property
     def free_slots(self) -> int:
@@ -92,9 +99,7 @@ class SlotTable(SlotArrays):
         self._set_endings(slot, request)
         self._set_choices(slot, request.sampling, request.decoding, threshold)
         self._set_adjustments(slot, request)
-        self.wants_steps[slot] = request.wants_step_map
-        self.num_top[slot] = request.num_top_log_probs
-        self.is_traced[slot] = request.wants_step_map or request.num_top_log_probs > 0
+        self._set_wishes(slot, request)
 
         self.full_length[slot] = block_length
         self.block_index[slot] = -1
@@ -104,6 +109,12 @@ class SlotTable(SlotArrays):
         self.first_response[slot] = tail
         self.state[slot] = SlotState.PREFILL if self.final[slot] else SlotState.DECODE
         return slot
+
+    def _set_wishes(self, slot: int, request: Request) -> None:
+        self.wants_canvases[slot] = request.wants_canvases
+        self.wants_steps[slot] = request.wants_step_map
+        self.num_top[slot] = request.num_top_log_probs
+        self.is_traced[slot] = request.wants_step_map or request.num_top_log_probs > 0
 
     def _set_endings(self, slot: int, request: Request) -> None:
         self.eos_ids[slot] = NO_TOKEN
@@ -183,53 +194,12 @@ class SlotTable(SlotArrays):
         self.masked[slot, places] = False
         self.pinned[slot, places] = True
 
-    def reopen(self, slot: int, place: int) -> None:
-        """Open the block of ``slot`` again from ``place`` on; what ``pins`` says now is given.
-
-        Random canvases change as a whole: they begin anew, with what stands before ``place`` given.
-        """
-        if self.has_random_canvases:
-            first, start = int(self.first_response[slot]), int(self.block_start[slot])
-            kept = slice(first, place)
-            chosen = self.canvas[slot, kept].copy(), self.log_probs[slot, kept].copy()
-            self.pins[slot] = self.pins[slot].add(Pins.at(start + np.arange(first, place), *chosen))
-            self._restart_canvas(slot, int(self.earlier_steps[slot] + self.step[slot]))
-            return
-        behind = slice(place, int(self.block_length[slot]))
-        self.canvas[slot, behind] = self.mask_token_id
-        self.masked[slot, behind] = True
-        self.pinned[slot, behind] = False
-        self.log_probs[slot, behind] = 0.0
-        self.is_unsettled[slot] = self.is_editing[slot]
-        self.post_steps[slot] = 0
-        self.traces.forget_behind(slot, place)
-        self.pin(slot)
-
-    def _restart_canvas(self, slot: int, earlier_steps: int) -> None:
-        self.block_index[slot] -= 1
-        self.open_blocks(np.array([slot]), self.block_start[[slot]])
-        self.earlier_steps[slot] = earlier_steps
-
     def _give_way(self, slots: Ints, load_aware: LoadAware) -> None:
         for slot in slots.tolist():
             threshold, steps = self.own_limits[slot]
             if self.algorithm[slot] == LOW_CONFIDENCE:
                 self.threshold[slot] = load_aware.threshold(threshold, self.pressure)
             self.schedule_steps[slot] = load_aware.steps(steps, self.pressure)
-
-    def thresholds_used(self, slots: Ints) -> list[float | None]:
-        """Confidence thresholds of the open blocks of ``slots`` [N]; None where none decides."""
-        has_one = (self.algorithm[slots] == LOW_CONFIDENCE) & ~self.is_autoregressive[slots]
-        has_one &= self.threshold[slots] != NO_THRESHOLD
-        # the decimals that float32 stands for
-        values = self.threshold[slots].astype(np.float64).round(6).tolist()
-        return [v if has else None for v, has in zip(values, has_one.tolist(), strict=True)]
-
-    def first_ending(self, slots: Ints) -> Ints:
-        """Place of the open blocks from which on an end token counts, a pinned one too."""
-        early = self.eos_allowed_from[slots] - self.block_start[slots]
-        found: Ints = np.maximum(self.first_response[slots], early)
-        return found
 
     def settle_blocks(self, slots: Ints) -> None:
         """The tokens of the open blocks of ``slots`` [N] are final; the next round commits them."""
@@ -246,9 +216,54 @@ class SlotTable(SlotArrays):
         """
         self.written[slot] = 0
         if self.has_random_canvases:
-            self._restart_canvas(slot, int(self.earlier_steps[slot]))
+            seen = int(self.step[slot]) if self.is_constrained[slot] else 0
+            self._draw_again(slot, seen)
         if self.final[slot]:
             self.state[slot] = SlotState.PREFILL
+
+    def _draw_again(self, slot: int, steps: int) -> None:
+        """Begin the random canvas of ``slot`` anew, but for what is given or certified of it.
+
+        ``steps``: how many of the last attempt count.
+        """
+        kept = 0
+        if self.is_constrained[slot]:
+            kept = max(int(self.certified[slot] - self.block_start[slot]), 0)
+        given = (self.canvas[slot, :kept].copy(), self.log_probs[slot, :kept].copy())
+        steps += int(self.earlier_steps[slot])
+        self.block_index[slot] -= 1
+        self.open_blocks(np.array([slot]), self.block_start[[slot]])
+        self.earlier_steps[slot] = steps
+        self.canvas[slot, :kept], self.log_probs[slot, :kept] = given
+        self.masked[slot, :kept] = False
+        self.pinned[slot, :kept] = True
+
+    def begin_canvas_again(self, slot: int, place: int) -> None:
+        """Denoise the random canvas of ``slot`` anew from ``place`` on; what is before is given."""
+        assert self.certified[slot] == self.block_start[slot] + place, "certified up to there"
+        self._draw_again(slot, int(self.step[slot]))
+
+    def reopen(self, slot: int, place: int) -> None:
+        """Open the block of ``slot`` again from ``place`` on; what ``pins`` says now is given.
+
+        Random canvases change as a whole: they begin anew, with what stands before ``place`` given.
+        """
+        if self.has_random_canvases:
+            first, start = int(self.first_response[slot]), int(self.block_start[slot])
+            kept = slice(first, place)
+            chosen = self.canvas[slot, kept].copy(), self.log_probs[slot, kept].copy()
+            self.pins[slot] = self.pins[slot].add(Pins.at(start + np.arange(first, place), *chosen))
+            self._draw_again(slot, int(self.step[slot]))
+            return
+        behind = slice(place, int(self.block_length[slot]))
+        self.canvas[slot, behind] = self.mask_token_id
+        self.masked[slot, behind] = True
+        self.pinned[slot, behind] = False
+        self.log_probs[slot, behind] = 0.0
+        self.is_unsettled[slot] = self.is_editing[slot]
+        self.post_steps[slot] = 0
+        self.traces.forget_behind(slot, place)
+        self.pin(slot)
 
     def urgency(self, slots: Ints) -> Ints:
         """Priorities [N] of ``slots`` [N], lower for those that have been passed for long."""

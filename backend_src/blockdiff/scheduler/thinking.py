@@ -46,6 +46,7 @@ class ThinkWatch:
     block: int = 0
     seen: int = 0
     """Places of block number ``block`` that ``finder`` has taken."""
+    error: str = ""
 
 
 class ThinkBudgets:
@@ -55,8 +56,10 @@ class ThinkBudgets:
         self._table = table
         self._watches: dict[int, ThinkWatch] = {}
 
-    def open(self, slot: int, watch: ThinkWatch) -> None:
+    def open(self, slot: int, watch: ThinkWatch | None) -> None:
         """Begin with the request that ``slot`` has just been given."""
+        if watch is None:
+            return
         watch.seen = int(self._table.first_response[slot])
         self._watches[slot] = watch
         if self._give_end(slot, watch) is not None:
@@ -65,14 +68,26 @@ class ThinkBudgets:
     def close(self, slot: int) -> None:
         self._watches.pop(slot, None)
 
-    def among(self, slots: Ints) -> Ints:
-        """Those of ``slots`` whose think blocks have not ended."""
-        if not self._watches:
-            return slots[:0]
-        return np.array([slot for slot in slots.tolist() if slot in self._watches], np.int64)
+    def error(self, slot: int) -> str:
+        """Why the request in ``slot`` cannot go on; empty: it can."""
+        watch = self._watches.get(slot)
+        return "" if watch is None else watch.error
 
-    def advance(self, slot: int, settled: int) -> None:
-        """The open block of ``slot`` is settled up to place ``settled``; may open it again."""
+    def advance(self, slots: Ints) -> None:
+        """Look at what is settled now of the blocks of ``slots`` [N]; may open them again."""
+        watched = np.array([slot for slot in slots.tolist() if slot in self._watches], np.int64)
+        if not len(watched):
+            return
+        ending = self._table.endings(watched)
+        places = np.where(ending.eos < 0, ending.settled, ending.eos)
+        for slot, place in zip(watched.tolist(), places.tolist(), strict=True):
+            watch = self._watches[slot]
+            try:
+                self._advance(slot, place)
+            except Exception as error:  # foreign code: must not take other requests down
+                watch.error = f"thinking_budget: cannot detokenise ({error})"
+
+    def _advance(self, slot: int, settled: int) -> None:
         table, watch = self._table, self._watches[slot]
         if watch.block != table.block_index[slot]:
             watch.block, watch.seen = int(table.block_index[slot]), int(table.first_response[slot])

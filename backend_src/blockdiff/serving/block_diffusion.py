@@ -20,6 +20,7 @@ from blockdiff.serving.checks import check_engine
 from blockdiff.serving.dispatcher import ResponseDispatcher
 from blockdiff.serving.errors import RETRY_HINT, RequestCancelledError, log, unary_key
 from blockdiff.serving.model import ServedModel
+from blockdiff.serving.model_facts import ModelFacts, facts_file, remove_facts, write_facts
 from blockdiff.serving.monitor import Monitor
 from blockdiff.serving.outgoing import OutgoingStream
 from blockdiff.serving.progress import LoggedProgress
@@ -38,6 +39,7 @@ class ServedEngine:
     validate: Callable[[Request], None]
     facts: Mapping[str, str] = field(default_factory=dict)  # what the metrics tell of the model
     close: Callable[[], None] = lambda: None  # ends what the model has started
+    checked_against: ModelFacts | None = None  # None: only this process can check requests
 
 
 def build_engine(
@@ -77,7 +79,8 @@ def build_engine(
     loop = EngineLoop(engine)
     loop.start()
     facts = {"model_type": model.info.model_type, "dtype": settings.dtype}
-    return ServedEngine(loop, engine.validate, facts, model.close)
+    checked = ModelFacts(model.info, engine.config, engine.max_context)
+    return ServedEngine(loop, engine.validate, facts, model.close, checked)
 
 
 def _engine_config(settings: Settings, threads: int | None) -> Any:
@@ -134,6 +137,10 @@ class BlockDiffusionModel(ServedModel):
         self._receiver = CancelReceiver(
             settings.relay_socket, self._loop.cancel, self._cancel_by_key, self._drain
         )
+        self._facts_file = facts_file(settings.relay_socket)
+        remove_facts(self._facts_file)
+        if engine.checked_against is not None:
+            write_facts(self._facts_file, engine.checked_against)
         self._is_draining = False
         self._monitor = Monitor(self.pb_utils, self._snapshot, settings.heartbeat_file)
         for worker in (self._dispatcher, self._receiver, self._monitor):
@@ -158,6 +165,7 @@ class BlockDiffusionModel(ServedModel):
         """Lets running requests finish, then ends every thread."""
         self._loop.shutdown(self._settings.drain_seconds)
         self._close_model()
+        remove_facts(self._facts_file)
         for worker in (self._dispatcher, self._receiver, self._monitor):
             worker.close()
 

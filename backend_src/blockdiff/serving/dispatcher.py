@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from blockdiff.core import BlockResult
@@ -28,6 +29,13 @@ class _Failure(NamedTuple):
     error: Exception
 
 
+@dataclass
+class _Waiting:
+    """A canvas in the queue. The newer one of the same block takes its place there."""
+
+    result: BlockResult | None  # None: its block is finished, nobody needs it any more
+
+
 class ResponseDispatcher:
     """Delivers results in the order in which they were posted."""
 
@@ -37,6 +45,8 @@ class ResponseDispatcher:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._streams: dict[int, OutgoingStream] = {}
         self._cancelled: set[int] = set()
+        self._canvases: dict[int, _Waiting] = {}
+        self._lock = threading.Lock()  # of _canvases
         self._thread = threading.Thread(target=self._main, name="blockdiff-dispatch", daemon=True)
 
     def start(self) -> None:
@@ -47,7 +57,20 @@ class ResponseDispatcher:
         self._queue.put(stream)
 
     def post(self, result: BlockResult) -> None:
-        self._queue.put(result)
+        """Sends a result after all others; of canvases that pile up only the last is sent."""
+        uid = result.request_uid
+        with self._lock:
+            waiting = self._canvases.get(uid)
+            if not result.is_partial:
+                if waiting is not None:
+                    del self._canvases[uid]
+                    waiting.result = None
+                self._queue.put(result)
+            elif waiting is not None:
+                waiting.result = result
+            else:
+                self._canvases[uid] = _Waiting(result)
+                self._queue.put(self._canvases[uid])
 
     def fail(self, uid: int, error: Exception) -> None:
         """Ends an opened request that never reached the engine."""
@@ -86,8 +109,18 @@ class ResponseDispatcher:
             self._send_refusal(item)
         elif isinstance(item, _Failure):
             self._forget(item.uid).fail(item.error)
+        elif isinstance(item, _Waiting):
+            self._deliver_canvas(item)
         else:
             self._deliver(item)
+
+    def _deliver_canvas(self, waiting: _Waiting) -> None:
+        with self._lock:
+            result = waiting.result
+            if result is not None:
+                del self._canvases[result.request_uid]
+        if result is not None:
+            self._deliver(result)
 
     def _deliver(self, result: BlockResult) -> None:
         stream = self._streams.get(result.request_uid)

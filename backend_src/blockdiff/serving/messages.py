@@ -41,10 +41,22 @@ def parse_tools(text: str) -> list[dict[str, Any]]:
                 f"tools[{index}]: got {shown(json.dumps(tool))}, allowed "
                 '{"type": "function", "function": {"name": ...}}'
             )
+        _check_parameters(f"tools[{index}].function.parameters", tool["function"].get("parameters"))
         if name in names:
             raise RequestError(f"tools[{index}]: got {shown(name)} twice, allowed once")
         names.add(name)
     return given
+
+
+def _check_parameters(place: str, schema: Any) -> None:
+    """Refuse what is no schema at all; what a schema may say is up to who uses it."""
+    parts = schema if isinstance(schema, dict) else {}
+    kinds = (("properties", dict, "an object"), ("required", list, "a list"))
+    if schema is not None and not isinstance(schema, dict):
+        raise refuse(place, json.dumps(schema), "a JSON schema of an object")
+    for key, kind, allowed in kinds:
+        if not isinstance(parts.get(key), kind | None):
+            raise refuse(f"{place}.{key}", json.dumps(parts[key]), allowed)
 
 
 def _message(place: str, message: Any) -> dict[str, Any]:

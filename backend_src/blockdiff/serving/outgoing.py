@@ -3,6 +3,7 @@
 Owns the request's response sender. Used by one thread only. Knows nothing of engines and queues.
 """
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,15 @@ import numpy as np
 
 from blockdiff.core import BlockResult
 from blockdiff.errors import CapacityError
+from blockdiff.serving.canvas import to_wire
 from blockdiff.serving.errors import RETRY_HINT, triton_error
 from blockdiff.serving.spec import RequestSpec
 from blockdiff.serving.tensors import list_tensor, scalar_tensor, text_tensor
 
 WHERE = "block_diffusion"
+# A caller who reads slowly leaves responses in the server: past so many characters of canvases a
+# request has them with its finished blocks only.
+MAX_CANVAS_CHARACTERS = 16 << 20
 NO_THRESHOLD = -1.0
 
 
@@ -32,6 +37,7 @@ class OutgoingStream:
         self._spec = spec
         self._is_tagged = is_tagged
         self._collected: list[BlockResult] = []
+        self._canvas_characters = 0
         self._is_first = True
         self._next_index = 0
         self._num_input_tokens = 0
@@ -52,6 +58,9 @@ class OutgoingStream:
         if result.error is not None:
             self.fail(CapacityError(f"{result.error}; {RETRY_HINT}"))
             return
+        if result.is_partial:
+            self._send_canvas(result)
+            return
         if not self._spec.stream:
             self._collected.append(result)
             if not result.is_final:
@@ -62,6 +71,16 @@ class OutgoingStream:
         self._next_index = result.block_index + 1
         self._num_input_tokens = result.num_input_tokens
         self._send(response, result.is_final)
+
+    def _send_canvas(self, result: BlockResult) -> None:
+        if not self._spec.stream or self._canvas_characters > MAX_CANVAS_CHARACTERS:
+            return
+        self._canvas_characters += len(to_wire(result))
+        response = self._pb_utils.InferenceResponse(output_tensors=self._tensors(result))
+        self._is_first = False
+        self._next_index = result.block_index
+        self._num_input_tokens = result.num_input_tokens
+        self._send(response, False)
 
     def fail(self, error: Exception) -> None:
         """Ends the request with an error.
@@ -97,6 +116,8 @@ class OutgoingStream:
         return [
             list_tensor(pb_utils, "output_ids", result.token_ids, np.int32),
             list_tensor(pb_utils, "block_log_probs", result.log_probs, np.float32),
+            text_tensor(pb_utils, "block_top_log_probs", _top_text(result)),
+            list_tensor(pb_utils, "block_steps", result.settled_steps, np.int32),
             scalar_tensor(pb_utils, "block_index", result.block_index, np.int32),
             scalar_tensor(pb_utils, "denoise_steps_used", result.denoise_steps, np.int32),
             scalar_tensor(pb_utils, "threshold_used", threshold, np.float32),
@@ -106,8 +127,14 @@ class OutgoingStream:
             scalar_tensor(pb_utils, "num_input_tokens", result.num_input_tokens, np.int32),
             scalar_tensor(pb_utils, "request_uid", result.request_uid, np.uint64),
             text_tensor(pb_utils, "request_context", context),
+            text_tensor(pb_utils, "canvas_ids", to_wire(result)),
             text_tensor(pb_utils, "error", error),
         ]
+
+
+def _top_text(result: BlockResult) -> str:
+    """JSON, per token a list of [id, log prob]; empty where nobody asked."""
+    return json.dumps(result.top_log_probs) if result.top_log_probs else ""
 
 
 def joined(results: list[BlockResult]) -> BlockResult:
@@ -116,6 +143,8 @@ def joined(results: list[BlockResult]) -> BlockResult:
         results[-1],
         token_ids=tuple(token for result in results for token in result.token_ids),
         log_probs=tuple(value for result in results for value in result.log_probs),
+        settled_steps=tuple(step for result in results for step in result.settled_steps),
+        top_log_probs=tuple(top for result in results for top in result.top_log_probs),
         denoise_steps=sum(result.denoise_steps for result in results),
         threshold=min(
             (result.threshold for result in results if result.threshold is not None), default=None

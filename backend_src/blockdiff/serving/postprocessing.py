@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from blockdiff.core import FinishReason
 from blockdiff.errors import BlockdiffError
 from blockdiff.serving.answer import AnswerText, Delta
+from blockdiff.serving.canvas import to_public
 from blockdiff.serving.checks import check_postprocessing
 from blockdiff.serving.errors import (
     RequestCancelledError,
@@ -34,10 +35,13 @@ from blockdiff.serving.tensors import (
     text_tensor,
 )
 from blockdiff.text import Tokenizer
+from blockdiff.text.pieces import PieceTexts
 
 INPUT_NAMES = (
     "output_ids",
     "block_log_probs",
+    "block_top_log_probs",
+    "block_steps",
     "block_index",
     "denoise_steps_used",
     "threshold_used",
@@ -47,6 +51,7 @@ INPUT_NAMES = (
     "num_input_tokens",
     "request_uid",
     "request_context",
+    "canvas_ids",
     "error",
 )
 
@@ -98,9 +103,9 @@ class PostprocessingModel(ServedModel):
 
     def start(self, model_config: dict[str, Any], settings: Settings) -> None:
         check_postprocessing(model_config, self.config_file)
-        self._table = AnswerTable(
-            Tokenizer.load(settings.model), settings.default_timeout_seconds + 60.0
-        )
+        tokenizer = Tokenizer.load(settings.model)
+        self._pieces = PieceTexts(tokenizer)
+        self._table = AnswerTable(tokenizer, settings.default_timeout_seconds + 60.0)
         self._relay = CancelRelay(settings.relay_socket)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -171,6 +176,7 @@ class PostprocessingModel(ServedModel):
             pb_utils.Tensor("denoise_steps_used", block["denoise_steps_used"]),
             pb_utils.Tensor("threshold_used", block["threshold_used"]),
             pb_utils.Tensor("is_final", block["is_final"]),
+            text_tensor(pb_utils, "canvas", to_public(text_of(block["canvas_ids"]), self._pieces)),
         ]
         if context.return_num_input_tokens:
             tensors.append(pb_utils.Tensor("num_input_tokens", block["num_input_tokens"]))
@@ -180,4 +186,10 @@ class PostprocessingModel(ServedModel):
         if context.return_log_probs:
             values = block["block_log_probs"].reshape(-1).tolist()
             tensors.append(list_tensor(pb_utils, "output_log_probs", values, np.float32))
+        if context.top_logprobs:
+            top = answer.top_text(text_of(block["block_top_log_probs"]))
+            tensors.append(text_tensor(pb_utils, "top_log_probs", top))
+        if context.return_step_map:
+            steps = block["block_steps"].reshape(-1).tolist()
+            tensors.append(list_tensor(pb_utils, "step_map", steps, np.int32))
         return tensors

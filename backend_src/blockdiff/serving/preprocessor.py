@@ -10,7 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from blockdiff.core import Ramp
 from blockdiff.errors import RequestError, UnsupportedError
+from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
@@ -18,13 +20,17 @@ from blockdiff.serving.fields import (
     MAX_STOP_WORDS,
     QUALITY_THRESHOLDS,
 )
+from blockdiff.serving.infill_fields import read_infill
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.serving.model_facts import FactsReader, facts_file
+from blockdiff.serving.rules import check_rules
+from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
 from blockdiff.serving.tool_choice import ToolChoice, choose_tools
 from blockdiff.serving.values import merge_values
-from blockdiff.text import Tokenizer, find_tool_form, offered_types
+from blockdiff.text import ThinkState, Tokenizer, find_tool_form, offered_types
 
 
 class Preprocessor:
@@ -34,6 +40,7 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._settings = settings
         self._max_context = max_context
+        self._facts = FactsReader(facts_file(settings.relay_socket))
         found = find_tool_form(settings.model, tokenizer, settings.tool_form)
         self._tool_form = found.form
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
@@ -44,31 +51,58 @@ class Preprocessor:
         """Raises RequestError with one clear line for anything that cannot be honoured."""
         self._limit_bytes(tensors)
         given = merge_values(tensors, parameters, self._limits)
-        is_chat = _is_chat(given)
+        check_rules(given)
+        is_chat = bool(given.get("messages"))
         stop_words = _stop_words(given.get("stop_words", []))
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
         if choice.is_required:
             raise UnsupportedError("tool_choice: required calls are not supported; give auto")
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
-        max_tokens = self._max_tokens(given.get("max_tokens"), len(ids))
-        min_tokens = given.get("min_tokens", 0)
+        infill = read_infill(given, self._tokenizer.encode)
+        max_tokens = self._max_tokens(given.get("max_tokens", infill.max_tokens), len(ids))
+        min_tokens = given.get("min_tokens", infill.min_tokens or 0)
         if min_tokens > max_tokens:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
+        given = {**given, "max_tokens": max_tokens, "min_tokens": min_tokens}
+        context = self._context(given, ids, choice, stop_words)
+        spec = _spec(given, infill, context, self._ramps(given, context))
+        facts = self._facts.read()
+        if facts is not None:
+            facts.check(spec.engine_request(0, tuple(ids), None))
+        return ids, spec
+
+    def _context(
+        self,
+        given: Mapping[str, Any],
+        ids: list[int],
+        choice: ToolChoice,
+        stop_words: tuple[str, ...],
+    ) -> TextContext:
+        is_chat = bool(given.get("messages"))
         is_echo = not given.get("exclude_input_in_output", True)
-        context = TextContext(
+        return TextContext(
             stop_words=stop_words,
-            min_tokens=min_tokens,
+            min_tokens=given["min_tokens"],
             is_chat=is_chat,
             think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
             tool_form=self._tool_form.name if choice.tools else None,
             tools=offered_types(choice.tools),
-            echo=text if is_echo else "",
+            echo=given["text_input"] if is_echo else "",
             return_log_probs=given.get("return_log_probs", False),
+            top_logprobs=given.get("top_logprobs", 0),
+            return_step_map=given.get("return_step_map", False),
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
         )
-        return ids, _spec(given, max_tokens, context)
+
+    def _ramps(self, given: Mapping[str, Any], context: TextContext) -> tuple[Ramp, ...]:
+        own = self._settings
+        # a raw prompt says nothing of thinking
+        think_end = own.think_end_ramp if context.is_chat else ""
+        defaults = {"stop_ramp": own.stop_ramp, "think_end_ramp": think_end}
+        is_thinking = context.think != ThinkState.CLOSED.value
+        return read_ramps(given, defaults, self._tokenizer.special.think_end, is_thinking)
 
     def _limit_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         limit = self._settings.max_prompt_bytes
@@ -115,26 +149,6 @@ class Preprocessor:
         return given
 
 
-def _is_chat(given: Mapping[str, Any]) -> bool:
-    text, messages = given.get("text_input"), given.get("messages")
-    if text and messages:
-        raise RequestError("messages: got both text_input and messages, allowed one of them")
-    if messages:
-        if not given.get("exclude_input_in_output", True):
-            raise refuse("exclude_input_in_output", False, "true with messages")
-        return True
-    if text is None:
-        name = "messages" if messages is not None else "text_input"
-        raise RequestError(f"{name}: got nothing, allowed one of text_input and messages")
-    if given.get("tools", "").strip():
-        raise RequestError("tools: got tools with text_input, allowed only with messages")
-    if given.get("tool_choice", "none").strip() not in ("", "none"):
-        raise refuse("tool_choice", given["tool_choice"], "none with text_input")
-    if given.get("enable_thinking") is not None:
-        raise refuse("enable_thinking", given["enable_thinking"], "nothing with text_input")
-    return False
-
-
 def _stop_words(given: list[str]) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word for word in given if word))
     if len(words) > MAX_STOP_WORDS:
@@ -145,12 +159,11 @@ def _stop_words(given: list[str]) -> tuple[str, ...]:
     return words
 
 
-def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> RequestSpec:
+def _spec(
+    given: Mapping[str, Any], infill: Infill, context: TextContext, ramps: tuple[Ramp, ...]
+) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
-        for other in ("threshold", "denoise_steps"):
-            if other in given:
-                raise refuse("quality", given["quality"], f"nothing together with {other}")
         threshold = QUALITY_THRESHOLDS[given["quality"]]
     temperature = given.get("temperature", BY_NAME["temperature"].default)
     # greedy answers do not depend on it, but some models draw their canvases at any temperature
@@ -158,13 +171,22 @@ def _spec(given: Mapping[str, Any], max_tokens: int, context: TextContext) -> Re
     if seed is None:
         seed = secrets.randbits(63)
     return RequestSpec(
-        max_tokens=max_tokens,
+        max_tokens=given["max_tokens"],
         stream=given.get("stream", False),
+        stream_denoise=given.get("stream_denoise", False),
+        pinned=infill.pinned,
+        priority=given.get("running_priority", 0),
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,
         top_k=given.get("top_k", 0),
         top_p=given.get("top_p", 1.0),
         seed=seed,
+        min_p=given.get("min_p", 0.0),
+        repetition_penalty=given.get("repetition_penalty", 1.0),
+        presence_penalty=given.get("presence_penalty", 0.0),
+        frequency_penalty=given.get("frequency_penalty", 0.0),
+        logit_bias=read_biases(given.get("logit_bias", "")),
+        ramps=ramps,
         algorithm=given.get("algorithm"),
         block_length=given.get("block_length"),
         denoise_steps=given.get("denoise_steps"),

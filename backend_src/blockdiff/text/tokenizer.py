@@ -15,6 +15,7 @@ from typing import Any
 import tokenizers
 
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
+from blockdiff.text.replaced_bytes import replaced_bytes
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.template import ChatTemplate, shield, unshield
 from blockdiff.text.think_marks import THINK_MARKS, detect_think_marks
@@ -54,6 +55,7 @@ class Tokenizer:
         self._control_pattern = _alternatives(self._control)
         self._template = ChatTemplate(template) if template is not None else None
         self._bytes: dict[int, bytes] = {}
+        self._decoder = definition.get("decoder") or {}
         self.special = special
         self.think_marks = detect_think_marks(template, lambda token: token in self._control)
         """How the model marks its think blocks; None: nothing tells that it has any."""
@@ -113,6 +115,18 @@ class Tokenizer:
             known = _piece_bytes(self._full.id_to_token(token_id) or "")
             self._bytes[token_id] = known
         return known
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        return frozenset(self._control_texts)
+
+    def all_bytes(self, count: int) -> list[bytes] | None:
+        """What each of the first ``count`` ids adds to a text; None where that is not known."""
+        if self.is_byte_level:
+            return [self.token_bytes(token_id) for token_id in range(count)]
+        pieces = [self._full.id_to_token(token_id) or "" for token_id in range(count)]
+        return replaced_bytes(self._decoder, pieces, self._hidden_ids)
 
     def apply_chat_template(
         self,

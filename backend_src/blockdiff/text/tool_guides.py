@@ -9,11 +9,19 @@ from typing import Any
 
 from blockdiff.core import Guide, GuideKind
 from blockdiff.errors import RequestError, UnsupportedError
+from blockdiff.text.tool_calls.typed_values import schema_types
+from blockdiff.text.tool_guide_gemma import gemma_rules
+from blockdiff.text.tool_guide_parts import IdOf, literal, marker
 
-HERMES, QWEN_XML = "hermes", "qwen_xml"
+HERMES, QWEN_XML, LLADA2, GEMMA = "hermes", "qwen_xml", "llada2", "gemma"
 
-# id of a control token by its spelling; None where the vocabulary has none
-IdOf = Callable[[str], int | None]
+LINE = "\n"
+# Templates write JSON in one line; a model that may write any space between values may never end.
+_AS_TRAINED = {
+    "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+}
+_XML_TAIL = '"\\n</parameter>\\n"'
+_XML_TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\/?(parameter|tool_call)(?s:.*)/"
 
 
 def tool_guide(
@@ -36,7 +44,7 @@ def tool_guide(
         if not functions:
             names = ", ".join(str(tool.get("function", tool)["name"]) for tool in tools)
             raise RequestError(f"tool_choice: {named!r} is not among the tools; allowed: {names}")
-    more = "" if named is not None else ' ("\\n" call)*'
+    more = "" if named is not None else f" ({_BETWEEN[form]} call)*"
     calls = " | ".join(f"call_{number}" for number in range(len(functions)))
     lines = [f"start: call{more}", f"call: {calls}"]
     for number, function in enumerate(functions):
@@ -44,24 +52,19 @@ def tool_guide(
     return Guide(GuideKind.TOOL_CALLS, "\n".join(lines) + "\n")
 
 
-def _marker(text: str, id_of: IdOf) -> str:
-    token = id_of(text)
-    return _literal(text) if token is None else f"<[{token}]>"
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(function.get("parameters") or {"type": "object", "properties": {}})
+    """What the arguments of ``function`` are: an object, and nothing that it does not name."""
+    given = function.get("parameters")
+    schema = dict(given) if isinstance(given, Mapping) else {}
+    schema = {"additionalProperties": False, **schema, "type": "object", **_AS_TRAINED}
+    return {**schema, "properties": schema.get("properties") or {}}
 
 
 def _hermes(number: int, function: Mapping[str, Any], id_of: IdOf) -> list[str]:
     """``<tool_call>``, a JSON object of name and arguments, ``</tool_call>``, a line each."""
     name = json.dumps(function["name"], ensure_ascii=False)
-    start = _literal(f'\n{{"name": {name}, "arguments": ')
-    begin, end = _marker("<tool_call>", id_of), _marker("</tool_call>", id_of)
+    start = literal(f'\n{{"name": {name}, "arguments": ')
+    begin, end = marker("<tool_call>", id_of), marker("</tool_call>", id_of)
     return [
         f'call_{number}: {begin} {start} arguments_{number} "}}\\n" {end}',
         f"arguments_{number}: %json {json.dumps(_schema(function))}",
@@ -75,23 +78,36 @@ def _qwen_xml(number: int, function: Mapping[str, Any], id_of: IdOf) -> list[str
     """
     schema = _schema(function)
     required, names, lines = set(schema.get("required") or ()), [], []
-    for place, (key, own) in enumerate((schema.get("properties") or {}).items()):
+    for place, (key, own) in enumerate(schema["properties"].items()):
         rule, value = f"parameter_{number}_{place}", f"value_{number}_{place}"
-        head, tail = _literal(f"<parameter={key}>\n"), _literal("\n</parameter>\n")
-        is_text = isinstance(own, Mapping) and own.get("type") == "string" and "enum" not in own
-        lines.append(f"{rule}: {head} {'XML_TEXT' if is_text else value} {tail}")
-        if not is_text:
-            lines.append(f"{value}: %json {json.dumps(own)}")
+        lines.append(f"{rule}: {literal(f'<parameter={key}>' + LINE)} {value}")
+        lines.append(f"{value}: {_xml_value(own, schema)}")
         names.append(rule if key in required else f"{rule}?")
-    head = _literal(f"\n<function={function['name']}>\n")
-    begin, end = _marker("<tool_call>", id_of), _marker("</tool_call>", id_of)
-    body = " ".join(names)
-    whole = f'call_{number}: {begin} {head} {body} "</function>\\n" {end}'
-    shared = ["XML_TEXT: /(?s:.*)/ & ~/(?s:.*)<\\/?parameter(?s:.*)/"] if number == 0 else []
+    head = literal(f"\n<function={function['name']}>\n")
+    begin, end = marker("<tool_call>", id_of), marker("</tool_call>", id_of)
+    whole = f'call_{number}: {begin} {head} {" ".join(names)} "</function>\\n" {end}'
+    # One terminal with the closing tag: a lexer would run past the tag and not come back.
+    shared = [f"XML_TEXT: ({_XML_TEXT}) {_XML_TAIL}"] if number == 0 else []
     return [whole, *lines, *shared]
 
 
+def _xml_value(own: Any, schema: Mapping[str, Any]) -> str:
+    """A value and its closing tag, as ``tool_calls.qwen_xml`` reads them back."""
+    options = own.get("enum") if isinstance(own, Mapping) else None
+    if isinstance(options, list) and options and all(isinstance(o, str) for o in options):
+        return " | ".join(f"{literal(option)} {_XML_TAIL}" for option in options)
+    types = schema_types(own, schema)
+    if not types or "string" in types:
+        return "XML_TEXT"
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    return f"%json {json.dumps({**shared, **own, **_AS_TRAINED})} {_XML_TAIL}"
+
+
+# what stands between two calls
+_BETWEEN = {HERMES: '"\\n"', QWEN_XML: '"\\n"', LLADA2: '"\\n"', GEMMA: ""}
 _FORMS: dict[str, Callable[[int, Mapping[str, Any], IdOf], list[str]]] = {
     HERMES: _hermes,
     QWEN_XML: _qwen_xml,
+    LLADA2: _hermes,
+    GEMMA: gemma_rules,
 }

@@ -2,11 +2,8 @@
 
 token = argmax l, or argmax (l / T + g) with Gumbel noise g;  log p = l[token] - log sum exp l.
 
-``choose`` is all that a round asks of it; its kernels keep every logit on chip. ``best_tokens``
-walks the vocabulary in tiles with a running maximum and sum.
+``choose`` is all that a round asks of it; its kernels keep every logit on chip.
 """
-
-from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -36,7 +33,6 @@ __all__ = [
     "Peaks",
     "RowDraws",
     "Rules",
-    "best_tokens",
     "choose",
     "expect",
     "logits",
@@ -76,20 +72,3 @@ def expect(hidden: Tensor, weight: Tensor, cap: float | None, rules: Rules, peak
 
         return expecting.expect(hidden, weight, cap, rules, peaks)
     return reference.expect(hidden, weight, cap, rules)
-
-
-def best_tokens(
-    hidden: Tensor,
-    weight: Tensor,
-    excluded: Sequence[int] = (),
-    tile: int = 8192,
-    cap: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Best token ids [R] int64 (lowest id on ties) and confidences [R] float32.
-
-    hidden [R, H], weight [V, H]; ``excluded`` ids count as probability zero; ``tile`` is the number
-    of vocabulary rows scored at once, which are all where the weight is packed.
-    """
-    if is_packed(weight):
-        return cpu.best_tokens(hidden, weight, excluded, cap)
-    return reference.best_tokens(hidden, weight, excluded, tile, cap)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockdiff_kernels.implementation import TRITON, choose
+from blockdiff_kernels.implementation import CPU, REFERENCE, TRITON, choose
 from blockdiff_kernels.projection.sources import Plain, Source
 from blockdiff_kernels.quantized_linear import cpu, reference
 
@@ -31,10 +31,13 @@ class Int4Blocks(NamedTuple):
 
 def quantized_linear(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
     """y [R, out] in ``x.dtype`` of x [R, in]; see the package for ``values`` and ``scale``."""
-    if choose("quantized_linear", x.device) is TRITON:
+    chosen = choose("quantized_linear", x.device, (REFERENCE, CPU, TRITON))
+    if chosen is TRITON:
         from blockdiff_kernels.quantized_linear import triton
 
         return triton.quantized_projection(Plain(x), values, scale)
+    if chosen is REFERENCE:
+        return reference.linear(x, values, scale)
     if values.dtype != torch.uint8 and scale.shape[1] == 1:
         return cpu.linear_by_channel(x, values, scale)
     return cpu.linear_by_group(x, values, scale)
@@ -77,7 +80,7 @@ def unpack_int4(packed: Tensor) -> Tensor:
 
 def make_int4_blocks(values: Tensor, scale: Tensor, dtype: torch.dtype) -> Int4Blocks | None:
     """Weights for ``linear_int4_blocks``; None where activations or shapes do not allow it,
-    and where kernels read weights as they are.
+    and where the CPU's path was not chosen.
 
     Scales are rounded to bfloat16, so a weight is as exact as a bfloat16 one.
     """
@@ -85,7 +88,7 @@ def make_int4_blocks(values: Tensor, scale: Tensor, dtype: torch.dtype) -> Int4B
     is_possible = values.dtype == torch.uint8 and values.device.type == "cpu"
     if not is_possible or dtype != torch.bfloat16 or rows % 16 or group not in cpu.INT4_GROUPS:
         return None
-    if choose("quantized_linear", values.device) is TRITON:
+    if choose("quantized_linear", values.device, (REFERENCE, CPU, TRITON)) is not CPU:
         return None
     return Int4Blocks(*cpu.make_int4_blocks(values, scale), group)
 

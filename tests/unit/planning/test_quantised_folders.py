@@ -36,7 +36,7 @@ def test_a_stored_kind_is_the_plan_s(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(words) == 0
     assert "weights in int4" in capsys.readouterr().out
     assert run([*words, "--dtype", "bf16"]) == 2
-    assert "dtype: bf16 is not possible" in capsys.readouterr().err
+    assert "--dtype bf16: not possible" in capsys.readouterr().err
 
 
 def loaded_bytes(folder: Path, dtype: str) -> int:

@@ -118,6 +118,9 @@ def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None
     assert found["tokens_per_second"]["8"] == expected.tokens_per_second(8)
     assert found["with_commits"]["8"] < found["tokens_per_second"]["8"]
     assert "not measured" in shown["note"] and shown["source"] == "given"
+    assert program.run([word for word in words if word not in ("--format", "json")]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head == "clover_moe, weights in bf16, at the rates given: 4.3 TB/s, 790 TFLOP/s"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +129,9 @@ def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None
         (["--speed", "--headroom", "0.1"], "--headroom: not with --speed"),
         (["--device-memory", "80GiB", "--coreset", "8"], "--coreset: only with --speed"),
         ([], "--device-memory: missing"),
-        (["--speed", "--gpu", "h300"], "one of h200, h100, a100, b200"),
-        (["--speed", "--flops", "790TFLOP/s"], "give both of them"),
-        (["--speed", "--bandwidth", "4.3TB", "--flops", "1TFLOP/s"], "a rate such as 4.3TB/s"),
+        (["--speed", "--gpu", "h300"], "--gpu 'h300': must be one of h200,"),
+        (["--speed", "--flops", "790TFLOP/s"], "--bandwidth, --flops: give both of them"),
+        (["--speed", "--bandwidth", "4.3TB", "--flops", "1TFLOP/s"], "--bandwidth '4.3TB': must"),
         (["--speed", "--batches", "1,x"], "numbers from 1 to 4096"),
         (["--speed", "--batches", "9" * 5000], "numbers from 1 to 4096"),
         (["--speed", "--batches", "\u0663"], "numbers from 1 to 4096"),

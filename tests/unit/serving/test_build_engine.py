@@ -97,9 +97,9 @@ def test_two_ranks_end_with_the_engine(settings: Settings) -> None:
 
 def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
     wanted: dict[str, Any] = {
-        "kv_cache_bytes": optional_bytes("kv-cache-size", "2GiB"),
+        "kv_cache_bytes": optional_bytes("--kv-cache-size", "2GiB"),
         "prefix_cache": False,
-        "snapshot_bytes": optional_bytes("snapshot-size", "1MB"),
+        "snapshot_bytes": optional_bytes("--snapshot-size", "1MB"),
         "snapshot_interval": 64,
         "truncate_last_block": True,
         "deterministic": True,
@@ -111,11 +111,11 @@ def test_flags_of_serve_are_parameters_that_the_model_reads() -> None:
     assert {name: getattr(settings, name) for name in wanted} == wanted
     assert (wanted["kv_cache_bytes"], wanted["snapshot_bytes"]) == (2 << 30, 10**6)
     assert as_parameters(prefix_cache=None) == {"prefix_cache": None}
-    with pytest.raises(ConfigError, match="kv-cache-size: '8' must be a size with a unit"):
-        optional_bytes("kv-cache-size", "8")
-    with pytest.raises(ConfigError, match="kv-cache-size: '9999.* must be a size with a unit"):
-        optional_bytes("kv-cache-size", "9" * 400 + "GiB")
-    assert optional_bytes("snapshot-size", "0") == 0
+    with pytest.raises(ConfigError, match="--kv-cache-size '8': must be a size with a unit"):
+        optional_bytes("--kv-cache-size", "8")
+    with pytest.raises(ConfigError, match="--kv-cache-size '9999.*: must be a size with a unit"):
+        optional_bytes("--kv-cache-size", "9" * 400 + "GiB")
+    assert optional_bytes("--snapshot-size", "0") == 0
 
 
 @pytest.mark.parametrize(

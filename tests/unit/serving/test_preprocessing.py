@@ -6,11 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from blockdiff.config import UniformDefaults
+from blockdiff.engine import EngineConfig
 from blockdiff.errors import BlockdiffError, RequestError, UnsupportedError
+from blockdiff.model_info import NO_MASK_TOKEN, ModelInfo
 from blockdiff.serving.fields import BY_NAME, FIELDS, Kind
+from blockdiff.serving.model_facts import ModelFacts, facts_file, write_facts
+from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import parse_spec
 from blockdiff.serving.values import check_value, merge_values
 from blockdiff.text import Tokenizer
@@ -70,6 +76,19 @@ def test_every_honoured_field_reaches_the_engine(build: Build) -> None:
     assert request.ignore_eos and request.deadline == 5.0
 
 
+def test_infilling_sets_the_limits_that_it_needs(build: Build, tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("end")
+    given = {"suffix": "end", "gap": 5}
+    pins = {"pinned": {"1": 7}}
+    spec = build(text_input="x", sampling_parameters=json.dumps({**given, **pins}))[1]
+    assert spec.pinned == ((1, 7), *enumerate(tokens, 5))
+    assert (spec.max_tokens, spec.text.min_tokens) == (5 + len(tokens), 5)
+    spec = build(text_input="x", **given, max_tokens=30, min_tokens=0, running_priority=4)[1]
+    assert (spec.max_tokens, spec.text.min_tokens) == (30, 0)
+    request = spec.engine_request(1, (1,), None)
+    assert (request.pinned, request.priority) == (tuple(enumerate(tokens, 5)), 4)
+
+
 def test_sources_and_their_order(build: Build) -> None:
     low, middle = {"top_k": 1, "max_tokens": 1, "trace": "x"}, {"top_k": "2", "max_tokens": 2}
     _, spec = build(low, text_input="x", sampling_parameters=json.dumps(middle), max_tokens=3)
@@ -127,6 +146,14 @@ def test_unsupported_fields(build: Build, field: Any) -> None:
         ({"messages": json.dumps(USER), "exclude_input_in_output": False}, "true with messages"),
         ({"text_input": "x", "enable_thinking": True}, "enable_thinking: got true"),
         ({"text_input": "x", "stop_words": ["a" * 300]}, "256 characters"),
+        ({"text_input": "x", "stream_denoise": True}, "stream_denoise: got true.*without stream"),
+        ({"text_input": "x", "quality": "high", "threshold": 0.5}, "quality: got.*threshold"),
+        ({"text_input": "x", "suffix": "y"}, "suffix: got.*without gap"),
+        ({"text_input": "x", "gap": 3}, "gap: got 3.*without suffix"),
+        ({"text_input": "x", "pinned": "7"}, "pinned: got.*places and token ids"),
+        ({"text_input": "x", "pinned": "[[1, true]]"}, "pinned: got.*places and token ids"),
+        ({"text_input": "x", "pinned": '{"1": 2, "1": 3}'}, 'pinned: got "1" twice'),
+        ({"text_input": "x", "running_priority": 1001}, "running_priority: got 1001.*0 to 1000"),
         ({"text_input": "x", "sampling_parameters": "[1]"}, "JSON object"),
         ({"text_input": "x", "sampling_parameters": '{"top_k": 1.5}'}, "whole number"),
         ({"text_input": "x", "sampling_parameters": '{"top_k": true}'}, "top_k: got true"),
@@ -145,7 +172,7 @@ def test_refusals(build: Build, fields: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("name", ["max_token", "stop_word", "temprature", "n", "logit_bias"])
+@pytest.mark.parametrize("name", ["max_token", "stop_word", "temprature", "n", "best_of"])
 def test_parameters_that_would_be_ignored(build: Build, name: str) -> None:
     with pytest.raises(RequestError, match=f'parameter "{name}"'):
         build({name: 1}, text_input="x")
@@ -174,7 +201,7 @@ def test_history_is_brought_into_template_form(build: Build, tokenizer: Tokenize
     assert '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>' in text
 
 
-@settings(deadline=None, max_examples=150)
+@examples(deadline=None, max_examples=150)
 @given(
     name=st.sampled_from([f.name for f in FIELDS if f.name != "sampling_parameters"]),
     value=st.one_of(
@@ -194,3 +221,45 @@ def test_any_json_value_is_honoured_or_refused(name: str, value: Any) -> None:
         return
     for checked in merged.values():
         assert check_value(BY_NAME[name], checked) == checked
+
+
+FAMILIES = {
+    "masks": ModelInfo("llada2_moe", 500, 32, 3, (2,), 256, supports_autoregressive=False),
+    "canvases": ModelInfo(
+        "diffusion_gemma",
+        500,
+        8,
+        NO_MASK_TOKEN,
+        (2,),
+        256,
+        block_lengths_allowed=(8,),
+        algorithms=("entropy_bound",),
+        uniform=UniformDefaults(48, 0.1, 0.4, 0.8, 1, 0.005),
+    ),
+    "none": ModelInfo("qwen3", 500, 8, NO_MASK_TOKEN, (2,), 256),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "message"),
+    [
+        ("masks", {"algorithm": "entropy_bound"}, "^algorithm: .*allowed: low_confidence"),
+        ("masks", {"denoise_steps": 33}, "^denoise_steps: 33 .*1 to 32"),
+        ("canvases", {"threshold": 0.5}, "^threshold: 0.5 has no meaning for entropy_bound"),
+        ("canvases", {"temperature": 1.0}, "^temperature: 1.0 cannot be combined"),
+        ("canvases", {"block_length": 16}, "^block_length: 16 .*allowed: 8"),
+        ("none", {}, "^mode: diffusion is not possible"),
+    ],
+)
+def test_what_the_model_cannot_honour_is_refused_before_it_waits(
+    build: Build, settings: Settings, family: str, fields: dict[str, Any], message: str
+) -> None:
+    path = facts_file(settings.relay_socket)
+    build(text_input="x", **fields)  # nothing is known of the model yet
+    write_facts(path, ModelFacts(FAMILIES[family], EngineConfig(), 256))
+    with pytest.raises(RequestError, match=message):
+        build(text_input="x", **fields)
+    if fields:
+        build(text_input="x")
+    path.write_text("{")  # no reason to refuse anybody
+    build(text_input="x", **fields)

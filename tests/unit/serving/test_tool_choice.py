@@ -67,6 +67,14 @@ def test_the_form_can_be_set(tokenizer: Tokenizer, settings: Settings) -> None:
             {"tools": TOOLS, "tool_choice": {**NAMED, "function": {"name": "h"}}},
             r'tool_choice: got "h", allowed a name among the tools \(f, g\)',
         ),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": 5}}]},
+            r"tools\[0\].function.parameters: got .5., allowed a JSON schema",
+        ),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": {"properties": []}}}]},
+            r"parameters.properties: got .*allowed an object",
+        ),
         ({"tools": [TOOLS[0], TOOLS[0]]}, r'tools\[1\]: got "f" twice'),
     ],
 )

@@ -19,6 +19,11 @@ class Rates:
     flops_per_second: float
     source: str
 
+    @property
+    def place(self) -> str:
+        """For a sentence: on a device, or at rates of which none is known."""
+        return f"at the rates {GIVEN}" if self.source == GIVEN else f"on {self.name}"
+
 
 DEVICES = {
     "h200": Rates("H200", 4.3e12, 790e12, MEASURED),
@@ -34,19 +39,19 @@ def find_rates(name: str, bandwidth: str | None, flops: str | None) -> Rates:
     """The rates of a device of the table, or those given instead; ConfigError for others."""
     found = DEVICES.get(name.lower())
     if found is None:
-        raise ConfigError(f"gpu: {name!r} is not known; one of {', '.join(DEVICES)}")
+        raise ConfigError(f"--gpu {name[:60]!r}: must be one of {', '.join(DEVICES)}")
     if bandwidth is None and flops is None:
         return found
     if bandwidth is None or flops is None:
-        raise ConfigError("bandwidth, flops: give both of them, or neither")
-    moved = _rate("bandwidth", bandwidth, "B", "4.3TB/s")
-    computed = _rate("flops", flops, "FLOP", "790TFLOP/s")
-    return Rates("a device", moved, computed, GIVEN)
+        raise ConfigError("--bandwidth, --flops: give both of them, or neither")
+    moved = _rate("--bandwidth", bandwidth, "B", "4.3TB/s")
+    computed = _rate("--flops", flops, "FLOP", "790TFLOP/s")
+    return Rates("given rates", moved, computed, GIVEN)
 
 
 def _rate(flag: str, text: str, unit: str, example: str) -> float:
     found = _RATE.fullmatch(text.strip())
     value = float(found[1]) * _PREFIXES[found[2]] if found and found[3] == unit else 0.0
     if value <= 0:
-        raise ConfigError(f"{flag}: {text[:60]!r} must be a rate such as {example}")
+        raise ConfigError(f"{flag} {text[:60]!r}: must be a rate such as {example}")
     return value

@@ -23,7 +23,7 @@ def offered_types(tools: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, lis
         schema = function.get("parameters")
         properties = schema.get("properties") if isinstance(schema, dict) else None
         found[function["name"]] = {
-            name: _types(part, schema)
+            name: schema_types(part, schema)
             for name, part in (properties if isinstance(properties, dict) else {}).items()
         }
     return found
@@ -67,7 +67,7 @@ def _kind(value: Any) -> str:
     return names[type(value)]
 
 
-def _types(schema: Any, root: Any) -> list[str]:
+def schema_types(schema: Any, root: Any) -> list[str]:
     """The types that ``schema`` allows, in the order it names them."""
     found: dict[str, None] = {}
     waiting = [schema]
@@ -86,7 +86,7 @@ def _types(schema: Any, root: Any) -> list[str]:
         for key in ("anyOf", "oneOf", "allOf"):
             waiting += _listed(part, key)
         if isinstance(part.get("$ref"), str):
-            waiting.append(_local(part["$ref"], root))
+            waiting.append(local_part(part["$ref"], root))
     return list(found)
 
 
@@ -95,7 +95,7 @@ def _listed(schema: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _local(reference: str, root: Any) -> Any:
+def local_part(reference: str, root: Any) -> Any:
     """The part of ``root`` that a reference inside it names; None for any other reference."""
     head, *names = reference.split("/")
     found = root if head == "#" else None

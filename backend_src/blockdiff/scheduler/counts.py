@@ -1,20 +1,20 @@
-"""Counts what kinds of rows a round has run, in all and by request.
+"""Counts what the rows of a round did, for each request and for all together.
 
-Knows nothing of what the rows were for.
+Knows the slot table and the plan; knows nothing of what was decided.
 """
 
 import numpy as np
 
-from blockdiff.scheduler.arrays import Ints
 from blockdiff.scheduler.counters import Counters
 from blockdiff.scheduler.plan import RoundPlan
+from blockdiff.scheduler.table import SlotTable
 
 _PREFILL, _PREVIEW, _COMMIT, _COMMIT_FUSED = range(4)
 
 
-def count_round(counters: Counters, forwards: Ints, plan: RoundPlan) -> None:
-    """Add the round of ``plan`` to ``counters`` and to ``forwards`` [slots, 4], a kind a column."""
-    is_previewed = np.zeros(len(forwards), np.bool_)
+def count_round(table: SlotTable, counters: Counters, plan: RoundPlan) -> None:
+    """Add the rows of ``plan`` to what is counted of its requests and of all."""
+    is_previewed = np.zeros(table.num_slots, np.bool_)
     is_previewed[plan.preview_slots] = True
     is_fused = is_previewed[plan.commit_slots]
     kinds = (
@@ -25,7 +25,7 @@ def count_round(counters: Counters, forwards: Ints, plan: RoundPlan) -> None:
     )
     for kind, slots in kinds:
         if len(slots):
-            forwards[slots, kind] += 1
+            table.forwards[slots, kind] += 1
     total = counters.forwards
     counters.rounds += 1
     total.prefill += len(plan.prefill_slots)

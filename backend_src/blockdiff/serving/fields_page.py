@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from blockdiff.serving.fields import GROUPS, OUTPUTS, Field
 from blockdiff.serving.fields.kinds import Kind
+from blockdiff.serving.rules import PRECEDENCE, RULES
 
 _INTRODUCTION = """\
 # Every field
@@ -22,7 +23,7 @@ the server.
 
 def page() -> str:
     """The whole page."""
-    return "\n".join((_INTRODUCTION, *_inputs(), *_outputs()))
+    return "\n".join((_INTRODUCTION, *_inputs(), *_rules(), *_outputs()))
 
 
 def _inputs() -> Iterator[str]:
@@ -32,6 +33,19 @@ def _inputs() -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         yield from (_row(field) for field in fields)
         yield ""
+
+
+def _rules() -> Iterator[str]:
+    yield "## What goes together\n"
+    yield "Refused, whatever the model:\n"
+    yield "| field | allowed |"
+    yield "|---|---|"
+    yield from (f"| `{rule.field}` | {rule.allowed} |" for rule in RULES)
+    yield "\nAccepted, and what holds then:\n"
+    yield "| field | what holds |"
+    yield "|---|---|"
+    yield from (f"| `{name}` | {text} |" for name, text in PRECEDENCE)
+    yield ""
 
 
 def _outputs() -> Iterator[str]:

@@ -24,7 +24,8 @@ class Shield:
         known = sorted(spelling for spelling in spellings if len(spelling) > 1)
         pairs = {pair.lower() for text in known for pair in (text[:2], text[-2:])}
         # A pair may begin inside another one.
-        ahead = "|".join(f"{re.escape(a)}(?={re.escape(b)})" for a, b in sorted(pairs))
+        halves = [(re.escape(pair[0]), re.escape(pair[1])) for pair in sorted(pairs)]
+        ahead = "|".join(f"{one}(?={other})" for one, other in halves)
         self._pairs = re.compile(ahead or "(?!)", re.IGNORECASE)
         self._first = frozenset(text[0] for text in known)
         self._last = frozenset(text[-1] for text in known)

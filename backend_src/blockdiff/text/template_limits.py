@@ -5,9 +5,8 @@ measured before it runs. So a rendering ends in bounded time and memory, whateve
 Knows nothing of how templates are compiled.
 """
 
-import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jinja2.runtime import Context
@@ -19,7 +18,7 @@ MAX_STEPS = 1_000_000
 MAX_RANGE = 100_000
 # Characters of one text; an element of a list counts as many as it takes bytes.
 MAX_SIZE = 16 << 20
-MAX_MADE = 256 << 20
+MAX_MADE = 512 << 20
 ELEMENT = 16
 # Most bits of a number, most digits of a width, most spaces of an indent
 MAX_BITS = 4096
@@ -28,13 +27,32 @@ MAX_WIDTH = 100_000
 BUDGET = "budget!"
 """Under which a rendering's context has its ``Budget``: no template can spell it."""
 
-# Harmless methods of the values that templates hold; all others are refused.
-METHODS = frozenset(
-    "capitalize casefold copy count endswith find format get index isalnum isalpha isdecimal "
-    "isdigit islower isnumeric isspace istitle isupper items join keys lower lstrip partition "
-    "removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines "
-    "startswith strip swapcase title upper values".split()
+# Methods that templates may call of texts, numbers, lists and objects; all others are refused.
+READING_METHODS = frozenset(
+    (
+        *(
+            "count",
+            "endswith",
+            "find",
+            "get",
+            "index",
+            "isalnum",
+            "isalpha",
+            "isdecimal",
+            "isdigit",
+        ),
+        *("islower", "isnumeric", "isspace", "istitle", "isupper", "items", "keys", "rfind"),
+        *("rindex", "startswith", "values"),
+    )
 )
+MAKING_METHODS = frozenset(
+    (
+        *("capitalize", "casefold", "copy", "format", "join", "lower", "lstrip", "partition"),
+        *("removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "rstrip", "split"),
+        *("splitlines", "strip", "swapcase", "title", "upper"),
+    )
+)
+METHODS = READING_METHODS | MAKING_METHODS
 
 
 class Budget:
@@ -133,13 +151,64 @@ def size_of_indent(text: Any, width: Any = 4) -> int:
     return len(str(text)) + lines * spaces
 
 
-def limited(size: Callable[..., int], function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of a context and others, run only if its ``size`` of the others is allowed."""
+def size_of_json(value: Any, indent: Any = None) -> int:
+    size = 2 * measure(value)
+    if indent is None:
+        return size
+    spaces = len(indent) if isinstance(indent, str) else _refuse_width(indent)
+    return size + spaces * _sum_of_depths(value, 1, MAX_SIZE)
 
-    @functools.wraps(function)
-    def run(context: Context, *values: Any, **named: Any) -> Any:
-        budget_of(context).make(size(*values, **named))
-        return function(context, *values, **named)
 
-    run.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
-    return run
+def _sum_of_depths(value: Any, depth: int, limit: int) -> int:
+    """Levels above the elements of ``value``, all added up; no more than just above ``limit``."""
+    elements: Any = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, str) or not isinstance(value, Mapping | list | tuple):
+        return 0
+    total = depth
+    for element in elements:
+        total += depth + _sum_of_depths(element, depth + 1, limit - total)
+        if total > limit:
+            break
+    return total
+
+
+def size_of_copy(value: Any, *_: Any, **__: Any) -> int:
+    """What a text or list as long as ``value`` takes, whose elements are not copied."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    return ELEMENT * len(value) if isinstance(value, Mapping | list | tuple) else ELEMENT
+
+
+def size_of_list(value: Any) -> int:
+    return ELEMENT * (1 + (len(value) if hasattr(value, "__len__") else 0))
+
+
+def size_of_parts(text: Any, separator: Any = None, *_: Any, **__: Any) -> int:
+    """What the parts of ``text`` between separators take."""
+    marks = [separator] if isinstance(separator, str) and separator else [" ", "\n", "\t", "\r"]
+    return len(text) + ELEMENT * (1 + sum(text.count(mark) for mark in marks))
+
+
+def check_numbers(operator: str, left: Any, right: Any) -> None:
+    """Refuse an operation on numbers whose result has very many digits."""
+    if not (isinstance(left, int) and isinstance(right, int)):
+        return
+    bits = left.bit_length() + right.bit_length()
+    if operator == "**" and right > 1:
+        bits = left.bit_length() * right
+    if operator in ("*", "**") and bits > MAX_BITS:
+        raise RequestError(f"messages: the chat template asks for {operator} by {right}")
+
+
+def size_of_operation(operator: str, left: Any, right: Any) -> int:
+    """What ``left operator right`` makes of texts and lists; 0 for numbers."""
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return 0
+    if operator == "*":
+        things, count = (right, left) if isinstance(left, int) else (left, right)
+        return size_of_copy(things) * max(int(count), 0) if isinstance(count, int) else 0
+    if operator == "%" and isinstance(left, str):
+        return size_of_format(left, right if isinstance(right, tuple | dict) else (right,))
+    if operator == "+":
+        return size_of_copy(left) + size_of_copy(right)
+    return 0

@@ -16,8 +16,9 @@ import tokenizers
 
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.text.replaced_bytes import replaced_bytes
+from blockdiff.text.shield import Shield, unshield
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
-from blockdiff.text.template import ChatTemplate, shield, unshield
+from blockdiff.text.template import ChatTemplate
 from blockdiff.text.think_marks import THINK_MARKS, detect_think_marks
 from blockdiff.text.tool_calls.forms import MARKERS
 
@@ -53,6 +54,7 @@ class Tokenizer:
         )
         self._plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_control(definition)))
         self._control_pattern = _alternatives(self._control)
+        self._shield = Shield(self._control)
         self._template = ChatTemplate(template) if template is not None else None
         self._bytes: dict[int, bytes] = {}
         self._decoder = definition.get("decoder") or {}
@@ -142,11 +144,8 @@ class Tokenizer:
         """
         if self._template is None:
             raise UnsupportedError("messages: this model has no chat template; use text_input")
-        # Longest first, so that no spelling is shielded only in part.
-        spellings = sorted(self._control, key=len, reverse=True)
-        rendered = self._template.render(
-            shield(messages, spellings), shield(tools, spellings), enable_thinking
-        )
+        cover = self._shield.cover
+        rendered = self._template.render(cover(messages), cover(tools), enable_thinking)
         self.require_room("messages", unshield(rendered), most_tokens)
         ids: list[int] = []
         for piece in self._control_pattern.split(rendered):

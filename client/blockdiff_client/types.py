@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from .canvas import Canvas
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -51,6 +53,11 @@ class Options(TypedDict, total=False):
     ignore_eos: bool | None
     exclude_input_in_output: bool | None
     return_log_probs: bool | None
+    stream_denoise: bool | None
+    pinned: str | Mapping[int, int] | Sequence[Sequence[int]] | None
+    suffix: str | None
+    gap: int | None
+    running_priority: int | None
     top_logprobs: int | None
     return_step_map: bool | None
     enable_thinking: bool | None
@@ -121,6 +128,7 @@ class BlockEvent:
     ``elapsed`` is seconds from the call to the arrival of this block. ``finish_reason`` and
     ``stop_reason`` are None until the final block, ``threshold`` where none decided the block.
     ``has_malformed_tool_call``: ``text`` holds what began like a tool call and is none.
+    ``canvas`` is set with ``stream_denoise`` only, see ``is_partial``.
     """
 
     text: str = ""
@@ -139,6 +147,12 @@ class BlockEvent:
     top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
     step_map: tuple[int, ...] = ()
     has_malformed_tool_call: bool = False
+    canvas: Canvas | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there is a canvas and nothing else: the block is not finished."""
+        return self.canvas is not None and not self.canvas.is_finished
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,7 @@ class Generation:
     @classmethod
     def from_blocks(cls, blocks: Iterable[BlockEvent], request_id: str = "") -> Generation:
         """Join blocks; with no final block among them ``finish_reason`` is None."""
-        parts = tuple(blocks)
+        parts = tuple(block for block in blocks if not block.is_partial)
         last = parts[-1] if parts else BlockEvent()
         return cls(
             blocks=parts,

@@ -14,6 +14,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
+from .canvas import Canvas, CanvasPlace
 from .errors import InvalidArgument, ServerError
 from .types import BlockEvent, Messages, Options, ToolCall, TopToken
 
@@ -41,6 +42,11 @@ INPUT_TYPES: dict[str, str] = {
     "ignore_eos": "BOOL",
     "exclude_input_in_output": "BOOL",
     "return_log_probs": "BOOL",
+    "stream_denoise": "BOOL",
+    "pinned": "BYTES",
+    "suffix": "BYTES",
+    "gap": "INT32",
+    "running_priority": "INT32",
     "top_logprobs": "INT32",
     "return_step_map": "BOOL",
     "return_num_input_tokens": "BOOL",
@@ -60,7 +66,7 @@ INPUT_TYPES: dict[str, str] = {
 
 _JSON_FIELDS = (
     *("messages", "tools", "tool_choice", "sampling_parameters"),
-    *("logit_bias", "stop_ramp", "think_end_ramp"),
+    *("logit_bias", "stop_ramp", "think_end_ramp", "pinned"),
 )
 _OPTIONS = frozenset(Options.__annotations__)
 _LIST_FIELDS = ("stop_words", "bad_words")
@@ -204,10 +210,23 @@ def decode_block(outputs: Mapping[str, list[Any]], elapsed: float) -> BlockEvent
         finish_reason=first("finish_reason", "") or None,
         stop_reason=first("stop_reason", "") or None,
         log_probs=tuple(outputs.get("output_log_probs", ())),
+        canvas=parse_canvas(first("canvas", "")),
         elapsed=elapsed,
         top_log_probs=parse_top_log_probs(first("top_log_probs", "")),
         step_map=tuple(outputs.get("step_map", ())),
     )
+
+
+def parse_canvas(text: str) -> Canvas | None:
+    """The canvas of a response; None where it has none."""
+    if not text:
+        return None
+    try:
+        given = json.loads(text)
+        places = tuple(CanvasPlace(**place) for place in given.pop("tokens"))
+        return Canvas(**given, places=places)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ServerError(f"canvas: the server sent {text[:200]!r}, not a canvas") from None
 
 
 def parse_top_log_probs(text: str) -> tuple[tuple[TopToken, ...], ...]:

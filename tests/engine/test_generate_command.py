@@ -223,6 +223,7 @@ def test_flags_are_defaults_for_lines(command: Command, tmp_path: Path) -> None:
         ({"input_ids": [1], "arrive_after_seconds": -1}, ["arrive_after_seconds"]),
         ({"input_ids": [1], "stop": ["a"]}, ["stop_strings", "tokenizer"]),
         ({"input_ids": [1], "tools": []}, ["tools", "messages"]),
+        ({"input_ids": [1], "tool_choice": "none"}, ["tool_choice", "messages"]),
     ],
     ids=str,
 )

@@ -42,6 +42,9 @@ PROMPTS = {
     "sort": ask("sort 52 7 31 88", max_tokens=48),
     "thinking": ask("458+367", enable_thinking=True, max_tokens=64),
     "tool": ask("what is the weather in Paris in celsius", tools=json.dumps([TOOL]), max_tokens=64),
+    "required tool": ask(
+        "sort 52 7 31", tools=json.dumps([TOOL]), tool_choice="required", max_tokens=64
+    ),
     "chinese": ask("三加五等于几", max_tokens=32),
     "emoji": ask("copy 你好 👋🏽 world", max_tokens=48),
     "raw text": {"text_input": "sort 1 2 3", "max_tokens": 40},
@@ -75,6 +78,29 @@ def test_responses_say_what_threshold_decided_them(demo: TritonServer) -> None:
     answers = [generate(demo, ask("sort 3 1", max_tokens=40, **fields))[1] for fields in given]
     used = [answer["threshold_used"] for answer in answers]
     assert used == pytest.approx([0.5, 0.9, -1.0])
+
+
+def test_tools_as_chosen(demo: TritonServer) -> None:
+    time = {"name": "get_time", "parameters": {"properties": {"city": {"enum": ["Oslo", "Rome"]}}}}
+    tools = json.dumps([TOOL, {"type": "function", "function": time}])
+    named = json.dumps({"type": "function", "function": {"name": "get_time"}})
+    question = "what is the weather in Paris in celsius"
+
+    def chosen(choice: str, max_tokens: int = 64) -> Answer:
+        fields = {"tools": tools, "tool_choice": choice, "max_tokens": max_tokens}
+        return streamed(demo, ask(question, **fields))
+
+    auto = chosen("auto")
+    assert [call["function"]["name"] for call in auto.calls] == ["get_weather"]
+    # the model's own choice is the required one, and nothing else changes it
+    assert chosen("required").calls[:1] == auto.calls
+    other = chosen(named)
+    assert [call["function"]["name"] for call in other.calls] == ["get_time"]
+    assert (other.text, other.finish_reason) == ("", "tool_calls")
+    assert chosen("none").calls == []
+    cut = streamed(demo, ask("sort 3 1", tools=tools, tool_choice=named, max_tokens=6))
+    assert (cut.calls, cut.finish_reason, cut.has_malformed_call) == ([], "length", True)
+    assert cut.text.startswith("<tool_call>")
 
 
 def test_max_tokens_is_exact(demo: TritonServer) -> None:

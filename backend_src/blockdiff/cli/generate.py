@@ -72,6 +72,9 @@ def generate(
         Path | None, typer.Option(help="JSONL file, one request a line; flags are defaults.")
     ] = None,
     tools: Annotated[str | None, typer.Option(help="Tools for --messages, as JSON.")] = None,
+    tool_choice: Annotated[
+        str | None, typer.Option(help="none, auto, required, or JSON that names one function.")
+    ] = None,
     enable_thinking: Annotated[
         bool | None,
         typer.Option("--enable-thinking/--no-thinking", help="For chat templates that know it."),
@@ -137,6 +140,7 @@ def generate(
         "messages": json_flag("messages", messages),
         "input_ids": ids_flag("input_ids", input_ids),
         "tools": json_flag("tools", tools),
+        "tool_choice": tool_choice,
         "enable_thinking": enable_thinking,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,

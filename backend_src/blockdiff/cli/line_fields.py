@@ -55,6 +55,7 @@ class RequestLine(BaseModel):
     messages: list[dict[str, Any]] | None = None
     input_ids: Ids | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: Text | dict[str, Any] | None = None
     enable_thinking: bool | None = None
     max_tokens: int = 128
     min_tokens: int = 0

@@ -9,12 +9,12 @@ from typing import Any
 
 from blockdiff.cli.infill import read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
+from blockdiff.cli.line_prompt import read_prompt
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.infill import Infill
 from blockdiff.models.base import ModelInfo
-from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.text import Tokenizer
 
@@ -49,9 +49,11 @@ def build_request(
             f"mask_id: {line.mask_id} is not this model's mask token ({info.mask_token_id})"
         )
     infill = _infill(line, tokenizer)
+    input_ids, guide = read_prompt(line, tokenizer)
     return Request(
         uid=uid,
-        input_ids=tuple(_input_ids(line, tokenizer)),
+        input_ids=tuple(input_ids),
+        guide=guide,
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
         min_tokens=_limit(line, "min_tokens", infill.min_tokens),
@@ -109,24 +111,6 @@ def _refuse_editing(line: RequestLine, info: ModelInfo) -> None:
             raise UnsupportedError(
                 f"{field}: {info.model_type} does not support token editing; leave it out"
             )
-
-
-def _input_ids(line: RequestLine, tokenizer: Tokenizer | None) -> list[int]:
-    if line.input_ids is not None:
-        for field in ("tools", "enable_thinking"):
-            if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not input_ids")
-        return line.input_ids
-    if tokenizer is None:
-        raise ConfigError("the model folder has no tokenizer.json; give token ids (input_ids)")
-    if line.messages is None:
-        for field in ("tools", "enable_thinking"):
-            if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not prompt")
-        return tokenizer.encode(line.prompt or "")
-    messages = parse_messages(json.dumps(line.messages))
-    tools = parse_tools(json.dumps(line.tools)) if line.tools else None
-    return tokenizer.apply_chat_template(messages, tools, line.enable_thinking)
 
 
 def _eos_ids(line: RequestLine) -> tuple[int, ...] | None:

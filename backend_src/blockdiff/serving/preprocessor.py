@@ -10,8 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blockdiff.core import Ramp
-from blockdiff.errors import RequestError, UnsupportedError
+from blockdiff.core import Guide, Ramp
+from blockdiff.errors import RequestError
 from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
     BY_NAME,
@@ -28,9 +28,9 @@ from blockdiff.serving.rules import check_rules
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
-from blockdiff.serving.tool_choice import ToolChoice, choose_tools
+from blockdiff.serving.tool_choice import ToolChoice, choose_tools, required_calls
 from blockdiff.serving.values import merge_values
-from blockdiff.text import ThinkState, Tokenizer, find_tool_form, offered_types
+from blockdiff.text import FORMS, ThinkState, Tokenizer, offered_types
 
 
 class Preprocessor:
@@ -41,8 +41,8 @@ class Preprocessor:
         self._settings = settings
         self._max_context = max_context
         self._facts = FactsReader(facts_file(settings.relay_socket))
-        found = find_tool_form(settings.model, tokenizer, settings.tool_form)
-        self._tool_form = found.form
+        wanted = settings.tool_form
+        self._tool_form = tokenizer.tool_form.form if wanted is None else FORMS[wanted]
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
@@ -55,8 +55,6 @@ class Preprocessor:
         is_chat = bool(given.get("messages"))
         stop_words = _stop_words(given.get("stop_words", []))
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
-        if choice.is_required:
-            raise UnsupportedError("tool_choice: required calls are not supported; give auto")
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
         infill = read_infill(given, self._tokenizer.encode)
@@ -66,7 +64,9 @@ class Preprocessor:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
         given = {**given, "max_tokens": max_tokens, "min_tokens": min_tokens}
         context = self._context(given, ids, choice, stop_words)
-        spec = _spec(given, infill, context, self._ramps(given, context))
+        think = ThinkState(context.think)
+        guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
+        spec = _spec(given, infill, context, self._ramps(given, context), guide)
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
@@ -160,7 +160,11 @@ def _stop_words(given: list[str]) -> tuple[str, ...]:
 
 
 def _spec(
-    given: Mapping[str, Any], infill: Infill, context: TextContext, ramps: tuple[Ramp, ...]
+    given: Mapping[str, Any],
+    infill: Infill,
+    context: TextContext,
+    ramps: tuple[Ramp, ...],
+    guide: Guide | None,
 ) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
@@ -192,6 +196,7 @@ def _spec(
         denoise_steps=given.get("denoise_steps"),
         threshold=threshold,
         is_elastic=given.get("quality") == ELASTIC_QUALITY,
+        guide=guide,
         received_at=time.monotonic(),
         text=context,
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blockdiff.core import DecodingParams, Ramp, Request, SamplingParams
+from blockdiff.core import DecodingParams, Guide, Ramp, Request, SamplingParams
 from blockdiff.errors import RequestError
 
 _SAMPLING = tuple(item.name for item in fields(SamplingParams))
@@ -59,6 +59,7 @@ class RequestSpec(_Wire):
     denoise_steps: int | None = None
     threshold: float | None = None
     is_elastic: bool = False
+    guide: Guide | None = None
     stream_denoise: bool = False
     pinned: tuple[tuple[int, int], ...] = ()
     priority: int = 0
@@ -90,6 +91,7 @@ class RequestSpec(_Wire):
             wants_step_map=self.text.return_step_map,
             wants_canvases=self.stream_denoise,
             pinned=self.pinned,
+            guide=self.guide,
             priority=self.priority,
         )
 

@@ -8,7 +8,6 @@ from blockdiff.text.think_tokens import ThinkTokens
 from blockdiff.text.token_texts import TextCodec
 from blockdiff.text.tokenizer import ThinkState, Tokenizer
 from blockdiff.text.tool_calls import FORMS, ParsedText, ToolCall, ToolCallParser, offered_types
-from blockdiff.text.tool_form import find_tool_form
 
 __all__ = [
     "FORMS",
@@ -27,6 +26,5 @@ __all__ = [
     "Tokenizer",
     "ToolCall",
     "ToolCallParser",
-    "find_tool_form",
     "offered_types",
 ]

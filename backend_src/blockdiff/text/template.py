@@ -73,14 +73,7 @@ class ChatTemplate:
             raise RequestError(f"messages: the chat template refuses them: {error}") from error
         except RecursionError as error:
             raise RequestError("messages: the chat template calls itself too deeply") from error
-        except (
-            TypeError,
-            ValueError,
-            KeyError,
-            IndexError,
-            AttributeError,
-            ArithmeticError,
-        ) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise RequestError(f"messages: the chat template cannot use them: {error}") from error
 
     def _render_limited(self, values: Mapping[str, Any]) -> str:

@@ -95,9 +95,10 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 raise jinja2.sandbox.SecurityError(f"{type(owner).__name__}.{name} is not allowed")
             if name in limits.MAKING_METHODS:
                 values = _listed(values)
-                budget_of(context).make(
-                    _METHOD_SIZES.get(name, size_of_copy)(owner, *values, **named)
-                )
+                # Jinja hands on variables of its own with underscores.
+                own = {key: value for key, value in named.items() if not key.startswith("_")}
+                size = _METHOD_SIZES.get(name, size_of_copy)(owner, *values, **own)
+                budget_of(context).make(size)
         made = super().call(context, target, *values, **named)
         if isinstance(made, str):
             budget_of(context).make(len(made))

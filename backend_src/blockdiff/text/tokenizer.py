@@ -20,7 +20,7 @@ from blockdiff.text.shield import Shield, unshield
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.template import ChatTemplate
 from blockdiff.text.think_marks import THINK_MARKS, detect_think_marks
-from blockdiff.text.tool_calls.forms import MARKERS
+from blockdiff.text.tool_calls.forms import MARKERS, detect_form
 
 # White space may follow a mark at the end of a prompt.
 MAX_MARK_TOKENS = 32
@@ -39,7 +39,11 @@ class Tokenizer:
     """Tokenizer and chat template of one checkpoint. Immutable after load; safe to share."""
 
     def __init__(
-        self, definition: Mapping[str, Any], template: str | None, special: SpecialTokens
+        self,
+        definition: Mapping[str, Any],
+        template: str | None,
+        special: SpecialTokens,
+        model_type: str | None = None,
     ) -> None:
         definition = _with_visible_markers(definition)
         self._full = tokenizers.Tokenizer.from_str(json.dumps(definition))
@@ -62,6 +66,9 @@ class Tokenizer:
         self.think_marks = detect_think_marks(template, lambda token: token in self._control)
         """How the model marks its think blocks; None: nothing tells that it has any."""
         self.is_byte_level = _is_byte_level(definition)
+        self.tool_form = detect_form(
+            template, lambda token: self.id_of(token) is not None, model_type
+        )
         self.vocab_size = self._full.get_vocab_size(with_added_tokens=True)
         vocabulary = self._full.get_vocab(with_added_tokens=True)
         self.largest_id = max(vocabulary.values(), default=-1)
@@ -79,7 +86,13 @@ class Tokenizer:
             vocabulary = tokenizers.Tokenizer.from_str(json.dumps(definition)).get_vocab()
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"{path}: not a tokenizer ({error}); replace the file") from error
-        return cls(definition, template_text(folder), find_special_tokens(vocabulary, folder))
+        model_type = read_json(folder / "config.json").get("model_type")
+        return cls(
+            definition,
+            _template_text(folder),
+            find_special_tokens(vocabulary, folder),
+            model_type if isinstance(model_type, str) else None,
+        )
 
     def require_room(self, name: str, text: str, most_tokens: int | None) -> None:
         """Refuse a text that cannot fit, however it splits: encoding a long one takes seconds."""
@@ -210,8 +223,7 @@ def _with_visible_markers(definition: Mapping[str, Any]) -> dict[str, Any]:
     return {**definition, "added_tokens": tokens}
 
 
-def template_text(folder: Path) -> str | None:
-    """The chat template of a checkpoint; None where it has none."""
+def _template_text(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

@@ -73,9 +73,14 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("algorithm", "--algorithm", str, "Name of the decoding algorithm."),
     Flag("quality", "--quality", str, "fast, balanced or high."),
+    Flag("pinned", "--pinned", str, 'Tokens given by place, e.g. {"5": 17}.'),
+    Flag("suffix", "--suffix", str, "Text that the answer ends with, behind --gap tokens."),
+    Flag("gap", "--gap", int, "Tokens to fill before --suffix."),
+    Flag("stream_denoise", "--watch/--no-watch", bool, "Show blocks while they are denoised."),
     Flag("deadline", "--deadline", float, "Seconds for the whole answer."),
     Flag("silence_timeout", "--silence-timeout", float, "Seconds to wait for a block.", 60.0),
     Flag("priority", "--priority", int, "Place in the server's queue; 1 goes first."),
+    Flag("running_priority", "--running-priority", int, "Among running requests; 0 goes first."),
     Flag("retries", "--retries", int, "Further tries while the server is away.", 3),
 )
 

@@ -111,6 +111,13 @@ def generate(
     top_logprobs: TopLogProbs = None,
     return_step_map: StepMap = False,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    bad_word: Annotated[
+        list[str] | None, typer.Option(help="Never part of the answer; may be repeated.")
+    ] = None,
+    guide_type: Annotated[
+        str | None, typer.Option(help="json, json_schema, regex or ebnf_grammar.")
+    ] = None,
+    guide: Annotated[str | None, typer.Option(help="What the answer must be.")] = None,
     pinned: Annotated[
         str | None, typer.Option(help='Given answer tokens by place, as JSON: {"5": 17}.')
     ] = None,
@@ -165,6 +172,9 @@ def generate(
         "top_logprobs": top_logprobs,
         "return_step_map": return_step_map or None,
         "stop": stop or None,
+        "bad_words": bad_word or None,
+        "guide_type": guide_type,
+        "guide": guide,
         "pinned": json_flag("pinned", pinned),
         "suffix": suffix,
         "suffix_ids": ids_flag("suffix_ids", suffix_ids),

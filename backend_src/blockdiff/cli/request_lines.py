@@ -54,6 +54,7 @@ def build_request(
         uid=uid,
         input_ids=tuple(input_ids),
         guide=guide,
+        bad_strings=tuple(line.bad_words),
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
         min_tokens=_limit(line, "min_tokens", infill.min_tokens),

@@ -10,16 +10,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blockdiff.core import Guide, Ramp
+from blockdiff.core import Ramp
 from blockdiff.errors import RequestError
 from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
+    MAX_BAD_WORD_CHARACTERS,
+    MAX_BAD_WORDS,
     MAX_STOP_WORD_CHARACTERS,
     MAX_STOP_WORDS,
     QUALITY_THRESHOLDS,
 )
+from blockdiff.serving.guide_fields import Limits, check_limits, read_guide
 from blockdiff.serving.infill_fields import read_infill
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
@@ -53,7 +56,7 @@ class Preprocessor:
         given = merge_values(tensors, parameters, self._limits)
         check_rules(given)
         is_chat = bool(given.get("messages"))
-        stop_words = _stop_words(given.get("stop_words", []))
+        stop_words = _words("stop_words", given, MAX_STOP_WORDS, MAX_STOP_WORD_CHARACTERS)
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
@@ -66,7 +69,12 @@ class Preprocessor:
         context = self._context(given, ids, choice, stop_words)
         think = ThinkState(context.think)
         guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
-        spec = _spec(given, infill, context, self._ramps(given, context), guide)
+        limits = Limits(
+            guide or read_guide(given, think),
+            _words("bad_words", given, MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS),
+        )
+        check_limits(limits)
+        spec = _spec(given, infill, context, limits, self._ramps(given, context))
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
@@ -149,13 +157,13 @@ class Preprocessor:
         return given
 
 
-def _stop_words(given: list[str]) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word for word in given if word))
-    if len(words) > MAX_STOP_WORDS:
-        raise refuse("stop_words", f"{len(words)} strings", f"up to {MAX_STOP_WORDS} strings")
+def _words(name: str, given: Mapping[str, Any], most: int, characters: int) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word for word in given.get(name, []) if word))
+    if len(words) > most:
+        raise refuse(name, f"{len(words)} strings", f"up to {most} strings")
     for word in words:
-        if len(word) > MAX_STOP_WORD_CHARACTERS:
-            raise refuse("stop_words", word, f"up to {MAX_STOP_WORD_CHARACTERS} characters each")
+        if len(word) > characters:
+            raise refuse(name, word, f"up to {characters} characters each")
     return words
 
 
@@ -163,8 +171,8 @@ def _spec(
     given: Mapping[str, Any],
     infill: Infill,
     context: TextContext,
+    limits: Limits,
     ramps: tuple[Ramp, ...],
-    guide: Guide | None,
 ) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
@@ -180,6 +188,8 @@ def _spec(
         stream_denoise=given.get("stream_denoise", False),
         pinned=infill.pinned,
         priority=given.get("running_priority", 0),
+        guide=limits.guide,
+        bad_words=limits.bad_words,
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,
         top_k=given.get("top_k", 0),
@@ -196,7 +206,6 @@ def _spec(
         denoise_steps=given.get("denoise_steps"),
         threshold=threshold,
         is_elastic=given.get("quality") == ELASTIC_QUALITY,
-        guide=guide,
         received_at=time.monotonic(),
         text=context,
     )

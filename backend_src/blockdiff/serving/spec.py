@@ -63,6 +63,7 @@ class RequestSpec(_Wire):
     stream_denoise: bool = False
     pinned: tuple[tuple[int, int], ...] = ()
     priority: int = 0
+    bad_words: tuple[str, ...] = ()
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -93,6 +94,7 @@ class RequestSpec(_Wire):
             pinned=self.pinned,
             guide=self.guide,
             priority=self.priority,
+            bad_strings=self.bad_words,
         )
 
 

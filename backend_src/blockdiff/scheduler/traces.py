@@ -48,6 +48,11 @@ class Traces:
         for own, before in zip(kept, copied, strict=True):
             own[slot, : len(before)] = before
 
+    def forget_behind(self, slot: int, place: int) -> None:
+        """The block of ``slot`` is open again from ``place`` on."""
+        self._steps[slot, place:] = GIVEN
+        self._top_ids[slot, place:] = GIVEN
+
     def _make_room(self, width: int, count: int) -> None:
         wider = max(width - self._top_ids.shape[1], 0)
         more = max(count - self._top_ids.shape[2], 0)

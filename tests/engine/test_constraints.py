@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdiff.core import BlockResult, FinishReason, Guide, GuideKind, Mode
+from blockdiff.core import BlockResult, FinishReason, Guide, GuideKind, Mode, Thinking
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.models.base import BlockDiffusionModel
@@ -220,6 +220,31 @@ def test_the_guide_begins_after_thinking() -> None:
     )
     (blocks,) = run(Engine(model, EngineConfig(max_context=64), tokens), [wanted]).values()
     assert re.fullmatch("[0-9]{5}", tokens.decode(ids(blocks)))
+
+
+@pytest.mark.parametrize("length", [2, 8])
+def test_budgets_of_thinking_beside_guides_and_bad_strings(length: int) -> None:
+    model = hash_model()
+    tokens = tokens_of(model, THINK)
+    wanted = [
+        request(
+            uid,
+            [uid, 3],
+            max_tokens=40,
+            guide=guide("regex", "[0-9]{5}", "open"),
+            bad_strings=("a", "b", "c", "33"),
+            thinking=Thinking(6, (THINK[1],), True, "<think>", "</think>"),
+            block_length=length,
+            threshold=0.2,
+        )
+        for uid in range(12)
+    ]
+    for blocks in run(Engine(model, EngineConfig(max_context=64), tokens), wanted).values():
+        found = ids(blocks)
+        end = found.index(THINK[1])
+        thoughts, answer = tokens.decode(found[:end]), tokens.decode(found[end + 1 :])
+        assert end <= 6 and not any(bad in thoughts + answer for bad in ("a", "b", "c", "33"))
+        assert re.fullmatch(r"\n{0,2}[0-9]{5}", answer) or blocks[-1].stop_reason == "62"
 
 
 def test_control_tokens_never_satisfy_a_guide_and_end_only_complete_ones() -> None:

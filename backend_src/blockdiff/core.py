@@ -129,6 +129,21 @@ class Guide:
 
 
 @dataclass(frozen=True)
+class Thinking:
+    """How long an answer may think before it has to begin.
+
+    A think block stands between ``start`` and ``end``, at the beginning of the answer; after
+    ``budget`` tokens of it ``end_ids`` are given.
+    """
+
+    budget: int
+    end_ids: tuple[int, ...]
+    is_open: bool = False  # the prompt ends inside a think block
+    start: str = "<think>"
+    end: str = "</think>"
+
+
+@dataclass(frozen=True)
 class Request:
     """One generation. Filled by the caller (CLI or serving), never changed afterwards."""
 
@@ -139,6 +154,7 @@ class Request:
     ignore_eos: bool = False
     eos_ids: tuple[int, ...] | None = None  # None: the model's own
     stop_strings: tuple[str, ...] = ()
+    thinking: Thinking | None = None  # None: no limit
     sampling: SamplingParams = field(default_factory=SamplingParams)
     decoding: DecodingParams = field(default_factory=DecodingParams)
     deadline: float | None = None  # time.monotonic() seconds

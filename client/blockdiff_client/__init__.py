@@ -5,6 +5,7 @@ nothing of the engine.
 """
 
 from .aio import AsyncBlockStream, AsyncClient
+from .canvas import Canvas, CanvasPlace
 from .connection import Connection
 from .errors import (
     Cancelled,
@@ -37,6 +38,8 @@ __all__ = [
     "BlockStream",
     "CallOptions",
     "Cancelled",
+    "Canvas",
+    "CanvasPlace",
     "Client",
     "ClientError",
     "Connection",

@@ -72,6 +72,7 @@ class Session:
         self._started = time.monotonic()
         self._attempts = 0
         self.blocks: list[BlockEvent] = []
+        self._last: BlockEvent | None = None
         self.has_final_block = False
         self.has_final_flag = False
         self.has_error_message = False
@@ -109,16 +110,19 @@ class Session:
             return None
         event = self._event(outputs, is_last)
         self.has_final_block = event.is_final
-        self.blocks.append(event)
+        self._last = event
+        # canvases are for those who watch, and too many to keep
+        if not event.is_partial:
+            self.blocks.append(event)
         return event
 
     def _event(self, outputs: Mapping[str, list[Any]], is_last: bool) -> BlockEvent:
         elapsed = time.monotonic() - self._started
-        last_index = self.blocks[-1].block_index if self.blocks else 0
+        last_index = self._last.block_index if self._last is not None else 0
         if not outputs:
             return BlockEvent(block_index=last_index, is_final=True, elapsed=elapsed)
         event = wire.decode_block(outputs, elapsed)
-        if self.blocks and event.block_index < last_index:
+        if event.block_index < last_index:
             raise ServerError(f"block {event.block_index} arrived after block {last_index}")
         return replace(event, is_final=event.is_final or is_last)
 
@@ -130,11 +134,11 @@ class Session:
     def retry_delay(self, error: ClientError) -> float:
         """Seconds to wait before the next attempt; raises ``error`` when another one is unsafe.
 
-        Safe means: the server said "not now" (or never heard us) and no block has arrived.
+        Safe means: the server said "not now" (or never heard us) and nothing has arrived.
         """
         policy = self.settings.retry
         is_safe = isinstance(error, Unavailable) and not isinstance(error, ServerSilent)
-        if self.blocks or not is_safe or self._attempts >= policy.attempts:
+        if self._last is not None or not is_safe or self._attempts >= policy.attempts:
             raise error
         ceiling = min(policy.cap, policy.base * 2.0 ** (self._attempts - 1))
         hint = min(error.retry_after or 0.0, _LONGEST_RETRY_HINT_SECONDS)
@@ -145,7 +149,7 @@ class Session:
         return delay
 
     def silence_error(self) -> ServerSilent:
-        what = "next" if self.blocks else "first"
+        what = "first" if self._last is None else "next"
         seconds = self.settings.silence_timeout
         return ServerSilent(
             f"no sign of the {what} block for {seconds:g} s; the server may be dead",

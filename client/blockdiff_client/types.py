@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from .canvas import Canvas
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -39,14 +41,25 @@ class Options(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     seed: int | None
+    min_p: float | None
     repetition_penalty: float | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    logit_bias: str | Mapping[str, float] | None
+    stop_ramp: str | Mapping[str, float] | None
+    think_end_ramp: str | Mapping[str, float] | None
     stop_words: Sequence[str] | None
     bad_words: Sequence[str] | None
     ignore_eos: bool | None
     exclude_input_in_output: bool | None
     return_log_probs: bool | None
+    stream_denoise: bool | None
+    pinned: str | Mapping[int, int] | Sequence[Sequence[int]] | None
+    suffix: str | None
+    gap: int | None
+    running_priority: int | None
+    top_logprobs: int | None
+    return_step_map: bool | None
     enable_thinking: bool | None
     thinking_budget: int | None
     block_length: int | None
@@ -100,12 +113,22 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class TopToken:
+    """One of the most probable tokens at the step that settled a token."""
+
+    id: int
+    token: str
+    log_prob: float
+
+
+@dataclass(frozen=True)
 class BlockEvent:
     """One block as it arrived. Texts and token counts are deltas: append and add them up.
 
     ``elapsed`` is seconds from the call to the arrival of this block. ``finish_reason`` and
     ``stop_reason`` are None until the final block, ``threshold`` where none decided the block.
     ``has_malformed_tool_call``: ``text`` holds what began like a tool call and is none.
+    ``canvas`` is set with ``stream_denoise`` only, see ``is_partial``.
     """
 
     text: str = ""
@@ -121,7 +144,15 @@ class BlockEvent:
     log_probs: tuple[float, ...] = ()
     elapsed: float = 0.0
     threshold: float | None = None
+    top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
+    step_map: tuple[int, ...] = ()
     has_malformed_tool_call: bool = False
+    canvas: Canvas | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there is a canvas and nothing else: the block is not finished."""
+        return self.canvas is not None and not self.canvas.is_finished
 
 
 @dataclass(frozen=True)
@@ -141,12 +172,14 @@ class Generation:
     log_probs: tuple[float, ...]
     seconds: float
     seconds_to_first_block: float
+    top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
+    step_map: tuple[int, ...] = ()
     has_malformed_tool_call: bool = False
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[BlockEvent], request_id: str = "") -> Generation:
         """Join blocks; with no final block among them ``finish_reason`` is None."""
-        parts = tuple(blocks)
+        parts = tuple(block for block in blocks if not block.is_partial)
         last = parts[-1] if parts else BlockEvent()
         return cls(
             blocks=parts,
@@ -160,6 +193,8 @@ class Generation:
             num_output_tokens=sum(part.num_output_tokens for part in parts),
             denoise_steps=sum(part.denoise_steps for part in parts),
             log_probs=tuple(value for part in parts for value in part.log_probs),
+            top_log_probs=tuple(top for part in parts for top in part.top_log_probs),
+            step_map=tuple(step for part in parts for step in part.step_map),
             seconds=last.elapsed,
             seconds_to_first_block=parts[0].elapsed if parts else 0.0,
             has_malformed_tool_call=any(part.has_malformed_tool_call for part in parts),

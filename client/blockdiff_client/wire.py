@@ -14,8 +14,9 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
+from .canvas import Canvas, CanvasPlace
 from .errors import InvalidArgument, ServerError
-from .types import BlockEvent, Messages, Options, ToolCall
+from .types import BlockEvent, Messages, Options, ToolCall, TopToken
 
 INPUT_TYPES: dict[str, str] = {
     "text_input": "BYTES",
@@ -29,14 +30,25 @@ INPUT_TYPES: dict[str, str] = {
     "top_k": "INT32",
     "top_p": "FP32",
     "seed": "UINT64",
+    "min_p": "FP32",
     "repetition_penalty": "FP32",
     "presence_penalty": "FP32",
     "frequency_penalty": "FP32",
+    "logit_bias": "BYTES",
+    "stop_ramp": "BYTES",
+    "think_end_ramp": "BYTES",
     "stop_words": "BYTES",
     "bad_words": "BYTES",
     "ignore_eos": "BOOL",
     "exclude_input_in_output": "BOOL",
     "return_log_probs": "BOOL",
+    "stream_denoise": "BOOL",
+    "pinned": "BYTES",
+    "suffix": "BYTES",
+    "gap": "INT32",
+    "running_priority": "INT32",
+    "top_logprobs": "INT32",
+    "return_step_map": "BOOL",
     "return_num_input_tokens": "BOOL",
     "return_num_output_tokens": "BOOL",
     "enable_thinking": "BOOL",
@@ -52,7 +64,10 @@ INPUT_TYPES: dict[str, str] = {
     "guided_decoding_guide": "BYTES",
 }
 
-_JSON_FIELDS = ("messages", "tools", "tool_choice", "sampling_parameters")
+_JSON_FIELDS = (
+    *("messages", "tools", "tool_choice", "sampling_parameters"),
+    *("logit_bias", "stop_ramp", "think_end_ramp", "pinned"),
+)
 _OPTIONS = frozenset(Options.__annotations__)
 _LIST_FIELDS = ("stop_words", "bad_words")
 _INTEGER_RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
@@ -195,8 +210,32 @@ def decode_block(outputs: Mapping[str, list[Any]], elapsed: float) -> BlockEvent
         finish_reason=first("finish_reason", "") or None,
         stop_reason=first("stop_reason", "") or None,
         log_probs=tuple(outputs.get("output_log_probs", ())),
+        canvas=parse_canvas(first("canvas", "")),
         elapsed=elapsed,
+        top_log_probs=parse_top_log_probs(first("top_log_probs", "")),
+        step_map=tuple(outputs.get("step_map", ())),
     )
+
+
+def parse_canvas(text: str) -> Canvas | None:
+    """The canvas of a response; None where it has none."""
+    if not text:
+        return None
+    try:
+        given = json.loads(text)
+        places = tuple(CanvasPlace(**place) for place in given.pop("tokens"))
+        return Canvas(**given, places=places)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ServerError(f"canvas: the server sent {text[:200]!r}, not a canvas") from None
+
+
+def parse_top_log_probs(text: str) -> tuple[tuple[TopToken, ...], ...]:
+    """Most probable tokens per token from JSON; empty text: nobody asked."""
+    try:
+        lists = json.loads(text) if text else []
+        return tuple(tuple(TopToken(**token) for token in top) for top in lists)
+    except (ValueError, TypeError):
+        raise ServerError(f"top_log_probs: the server sent {text[:200]!r}") from None
 
 
 def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:

@@ -37,6 +37,7 @@ class Block:
     flag: bool = False
     log_probs: tuple[float, ...] = ()
     threshold: float | None = None
+    canvas: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def _response(request: Any, block: Block) -> Any:
         "tool_calls": block.tool_calls,
         "finish_reason": block.finish,
         "stop_reason": block.stop,
+        "canvas": block.canvas,
     }
     for name, text in texts.items():
         data = text.encode()

@@ -93,7 +93,7 @@ def test_exactly_one_of_prompt_and_messages(prompt: Any, messages: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("max_tokns", "max_tokens"), ("log_probs", "return_log_probs")]
+    ("name", "wanted"), [("max_tokns", "max_tokens"), ("return_logprobs", "return_log_probs")]
 )
 def test_a_misspelt_option_gets_a_hint(name: str, wanted: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{name}: no such option, did you mean {wanted}"):

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from blockdiff.decoding.acceptance import accept, scheduled_counts
 from blockdiff.decoding.endings import find_endings
 from blockdiff.decoding.plain_noise import plain_gumbel_noise
-from blockdiff.decoding.sampling import Draws, RowSampling, choose_tokens, noise_keys
+from blockdiff.decoding.sampling import (
+    Draws,
+    RowSampling,
+    choose_tokens,
+    noise_keys,
+    top_tokens,
+)
 from blockdiff_kernels.head.noise import gumbel_noise
 
 VOCAB = 50
@@ -94,6 +100,19 @@ def test_samples_follow_the_distribution() -> None:
     tokens, _ = choose_tokens(logits, sampling(20000))
     shares = torch.bincount(tokens, minlength=4) / 20000
     torch.testing.assert_close(shares, torch.softmax(logits[0], 0), atol=0.015, rtol=0)
+
+
+def test_top_tokens_are_in_order_and_equal_ones_by_id() -> None:
+    logits = (
+        torch.randn(50, VOCAB).round(decimals=0) * torch.tensor([1.0, -1.0]).repeat(25)[:, None]
+    )
+    ids, log_probs = top_tokens(logits.clone(), 7)
+    want = torch.log_softmax(logits, dim=1)
+    for row in range(50):
+        ordered = sorted(range(VOCAB), key=lambda token: (-want[row, token].item(), token))
+        assert ids[row].tolist() == ordered[:7]
+        assert torch.equal(log_probs[row], want[row, ids[row]])
+    assert top_tokens(logits, VOCAB + 3)[0].shape == (50, VOCAB)
 
 
 def test_temperature_sharpens_and_flattens() -> None:

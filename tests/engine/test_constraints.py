@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdiff.core import BlockResult, FinishReason, Guide, GuideKind, Mode
+from blockdiff.core import BlockResult, FinishReason, Guide, GuideKind, Mode, Thinking
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.models.base import BlockDiffusionModel
@@ -18,6 +18,7 @@ from tests.models.families import FAMILIES, make_model
 
 from .byte_tokens import ByteTokens
 from .fakes import HashModel, ids, info, request, run
+from .host_recorder import HostRecorder
 
 SCHEMA = json.dumps(
     {
@@ -165,6 +166,16 @@ def test_a_finished_guide_ends_the_request_and_fixed_text_takes_no_previews() ->
     assert set(block.log_probs) == {0.0}
 
 
+def test_space_between_parts_of_json_does_not_run_away() -> None:
+    model = hash_model()
+    many = [
+        request(uid, [uid], max_tokens=90, guide=guide("json_schema", SCHEMA))
+        for uid in range(1, 9)
+    ]
+    for blocks in decoded(model, many):
+        assert not re.search(r"\s\n| {65}", text_of(model, blocks))
+
+
 def test_a_guide_that_max_tokens_cuts_says_so() -> None:
     model = hash_model()
     ((last,),) = decoded(model, [request(1, max_tokens=3, guide=guide("regex", "[ab]{50}"))])
@@ -209,6 +220,31 @@ def test_the_guide_begins_after_thinking() -> None:
     )
     (blocks,) = run(Engine(model, EngineConfig(max_context=64), tokens), [wanted]).values()
     assert re.fullmatch("[0-9]{5}", tokens.decode(ids(blocks)))
+
+
+@pytest.mark.parametrize("length", [2, 8])
+def test_budgets_of_thinking_beside_guides_and_bad_strings(length: int) -> None:
+    model = hash_model()
+    tokens = tokens_of(model, THINK)
+    wanted = [
+        request(
+            uid,
+            [uid, 3],
+            max_tokens=40,
+            guide=guide("regex", "[0-9]{5}", "open"),
+            bad_strings=("a", "b", "c", "33"),
+            thinking=Thinking(6, (THINK[1],), True, "<think>", "</think>"),
+            block_length=length,
+            threshold=0.2,
+        )
+        for uid in range(12)
+    ]
+    for blocks in run(Engine(model, EngineConfig(max_context=64), tokens), wanted).values():
+        found = ids(blocks)
+        end = found.index(THINK[1])
+        thoughts, answer = tokens.decode(found[:end]), tokens.decode(found[end + 1 :])
+        assert end <= 6 and not any(bad in thoughts + answer for bad in ("a", "b", "c", "33"))
+        assert re.fullmatch(r"\n{0,2}[0-9]{5}", answer) or blocks[-1].stop_reason == "62"
 
 
 def test_control_tokens_never_satisfy_a_guide_and_end_only_complete_ones() -> None:
@@ -336,3 +372,37 @@ def test_when_no_token_is_left() -> None:
     engine = Engine(model, EngineConfig(max_context=64), tokens)
     (blocks,) = run(engine, [own]).values()
     assert "no token may follow" in (blocks[-1].error or "")
+
+
+def test_canvases_that_begin_again_keep_what_is_certified(tmp_path: Path) -> None:
+    model = make_model("diffusion_gemma", tmp_path)
+    own: dict[str, Any] = {"denoise_steps": 3, "entropy_bound": 0.7, "wants_step_map": True}
+    wanted = request(1, max_tokens=12, guide=guide("regex", "[0-9ab]{12}"), seed=1, **own)
+    (blocks,) = decoded(model, [wanted], max_context=48)
+    assert re.fullmatch("[0-9ab]{12}", text_of(model, blocks))
+    for block in blocks:
+        # a step that ends a canvas settles a run of places
+        assert list(block.settled_steps) == sorted(block.settled_steps)
+        assert block.settled_steps[-1] == block.denoise_steps - 1
+        assert all(value < 0 for value in block.log_probs)
+    assert len({step for block in blocks for step in block.settled_steps}) > 1
+
+
+@pytest.mark.parametrize("family", ["llada2", "diffusion_gemma"])
+def test_captured_rounds_and_kernels_change_nothing(family: str, tmp_path: Path) -> None:
+    model, found = make_model(family, tmp_path), []
+    own: dict[str, Any] = {"threshold": 0.3}
+    if model.info.uniform is not None:
+        own = {"denoise_steps": 3, "entropy_bound": 0.7}
+    for recorder in (None, HostRecorder()):
+        config = EngineConfig(max_slots=2, max_context=48, graph_blocks=(1, 2))
+        engine = Engine(model, config, tokens_of(model), recorder=recorder)
+        engine.warm_up()
+        wanted = [
+            request(1, max_tokens=12, guide=guide("regex", "[0-9]{5}a*f"), seed=1, **own),
+            request(2, max_tokens=12, seed=2, **own),
+            request(3, max_tokens=12, bad_strings=("1", "{"), seed=3, **own),
+        ]
+        found.append([ids(blocks) for blocks in run(engine, wanted).values()])
+    assert engine.step_counts.replayed > 0
+    assert found[0] == found[1]

@@ -27,6 +27,7 @@ CASES = (
     "diffusion_gemma/canvas8",
 )
 TOKENS = 20
+TOLD = ("token_ids", "log_probs", "denoise_steps", "settled_steps", "top_log_probs")
 
 
 @functools.lru_cache(maxsize=1)
@@ -39,6 +40,7 @@ def make_request(own: LanguageModel, uid: int) -> Request:
     draw, info = random.Random(uid), own.info
     length = (3, 37, 18, 52)[uid % 4]
     is_single = not info.decodes_blocks or info.supports_autoregressive and uid % 4 == 2
+    changed: dict[str, Any] = {"presence_penalty": 1.0, "repetition_penalty": 1.3, "min_p": 0.01}
     decoding: dict[str, Any] = {} if info.uniform is None else {"denoise_steps": 4}
     return Request(
         uid=uid,
@@ -46,8 +48,12 @@ def make_request(own: LanguageModel, uid: int) -> Request:
         max_tokens=TOKENS - uid,
         ignore_eos=True,
         sampling=SamplingParams(
-            temperature=0.8 if uid % 2 and info.uniform is None else 0.0, seed=uid
+            temperature=0.8 if uid % 2 and info.uniform is None else 0.0,
+            seed=uid,
+            **(changed if uid in (1, 2, 5) else {}),
         ),
+        num_top_log_probs=uid % 3,
+        wants_step_map=True,
         decoding=DecodingParams(Mode.AUTOREGRESSIVE if is_single else Mode.DIFFUSION, **decoding),
     )
 
@@ -58,7 +64,7 @@ def run(own: Any, requests: list[Request], gaps: list[int], **settings: int) -> 
 
 
 def collect(engine: Engine, requests: list[Request], gaps: list[int]) -> dict[int, Any]:
-    """Ids, log probabilities and steps of every request, which joins in a round of ``gaps``."""
+    """What is told of the tokens of every request, which joins in a round of ``gaps``."""
     waiting, found = list(zip(requests, gaps, strict=True)), dict[int, list[BlockResult]]()
     rounds = 0
     while waiting or engine.has_work:
@@ -69,7 +75,7 @@ def collect(engine: Engine, requests: list[Request], gaps: list[int]) -> dict[in
             found.setdefault(result.request_uid, []).append(result)
         rounds += 1
     return {
-        uid: [(block.token_ids, block.log_probs, block.denoise_steps) for block in blocks]
+        uid: [tuple(getattr(block, name) for name in TOLD) for block in blocks]
         for uid, blocks in found.items()
     }
 

@@ -124,6 +124,18 @@ def test_text_leaves_out_eos_and_stop(command: Command, with_tokenizer: Path) ->
     assert chr(stop + 32) not in by_string["text"]
 
 
+def test_guides_and_bad_words(command: Command, with_tokenizer: Path) -> None:
+    given = ["--prompt", "a b", "--max-tokens", "24", "--seed", "3"]
+    free = command.results(*given, "--ignore-eos", model=with_tokenizer)[0]["text"]
+    word = free.strip()[0]
+    kept = command.results(*given, "--ignore-eos", "--bad-word", word, model=with_tokenizer)
+    assert word not in kept[0]["text"]
+    guide = ["--guide-type", "regex", "--guide", "[0-9]{6}"]
+    (guided,) = command.results(*given, *guide, model=with_tokenizer)
+    assert guided["text"].isdigit() and len(guided["text"]) == 6
+    assert "guide_type" in command.refusal(*given, "--guide", "a", model=with_tokenizer)
+
+
 def test_golden_entries_are_request_lines(command: Command, tmp_path: Path) -> None:
     entry = {
         "name": "some_case",
@@ -223,6 +235,7 @@ def test_flags_are_defaults_for_lines(command: Command, tmp_path: Path) -> None:
         ({"input_ids": [1], "arrive_after_seconds": -1}, ["arrive_after_seconds"]),
         ({"input_ids": [1], "stop": ["a"]}, ["stop_strings", "tokenizer"]),
         ({"input_ids": [1], "tools": []}, ["tools", "messages"]),
+        ({"input_ids": [1], "tool_choice": "none"}, ["tool_choice", "messages"]),
     ],
     ids=str,
 )
@@ -307,3 +320,16 @@ def test_priorities_are_taken_and_checked(command: Command, tmp_path: Path) -> N
     path = write_lines(tmp_path / "bad.jsonl", {"input_ids": [1], "priority": -1})
     refusal = command.refusal("--requests", path)
     assert "line 1: priority: -1 is out of range; allowed are 0 to 1000" in refusal
+
+
+def test_watching_shows_every_preview(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--input-ids", "5,6,7", "--max-tokens", "6", "--denoise-steps", "2", "--ignore-eos"]
+    shown = []
+    for extra in ([], ["--watch"]):
+        code = run_command(["generate", "--model", str(CHECKPOINT), *flags, *extra])
+        shown.append((code, capsys.readouterr()))
+    (_, plain), (code, watched) = shown
+    assert code == 0 and watched.out.partition(" s")[0].split()[:3] == plain.out.split()[:3]
+    lines = [line for line in watched.err.splitlines() if "step" in line]
+    assert [line.split(":")[1].split()[-1] for line in lines] == ["0", "1"] * (len(lines) // 2)
+    assert "[" in lines[0] and "[" not in lines[-1]

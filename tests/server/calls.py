@@ -15,9 +15,10 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from blockdiff.embedded import TritonServer
-from blockdiff.serving.fields import BY_NAME, CANONICAL, Kind
+from blockdiff.serving.fields import BY_NAME, CANONICAL, OUTPUTS, Kind
 
 WAIT_SECONDS = 60.0
+LISTS = frozenset(output.name for output in OUTPUTS if output.is_list)
 _WIRE: dict[Kind, tuple[str, Any]] = {
     Kind.STRING: ("BYTES", np.object_),
     Kind.INT32: ("INT32", np.int32),
@@ -59,7 +60,7 @@ def read_result(result: Any, error: InferenceServerException | None = None) -> R
     for output in raw.outputs:
         items = result.as_numpy(output.name).reshape(-1).tolist()
         items = [item.decode() if isinstance(item, bytes) else item for item in items]
-        values[output.name] = items if output.name == "output_log_probs" else items[0]
+        values[output.name] = items if output.name in LISTS else items[0]
     parameters = {
         name: getattr(item, item.WhichOneof("parameter_choice"))
         for name, item in raw.parameters.items()

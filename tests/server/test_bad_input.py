@@ -120,6 +120,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "tools: got",
         "messages",
     ),
+    "choice without tools": (
+        {"messages": json.dumps([USER]), "tool_choice": "required"},
+        "INVALID_ARGUMENT",
+        'tool_choice: got "required"',
+        "none without tools",
+    ),
     "broken tool": (
         {"messages": json.dumps([USER]), "tools": "[{}]"},
         "INVALID_ARGUMENT",
@@ -133,22 +139,22 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "text",
     ),
     "penalty": (
-        {"text_input": OK, "repetition_penalty": 1.2},
-        "UNIMPLEMENTED",
-        "repetition_penalty: got 1.2",
-        "not supported",
+        {"text_input": OK, "repetition_penalty": 0.0},
+        "INVALID_ARGUMENT",
+        "repetition_penalty: got 0",
+        "more than 0",
     ),
     "guided": (
-        {"text_input": OK, "guided_decoding_guide_type": "json"},
-        "UNIMPLEMENTED",
-        "guided_decoding_guide_type: got",
-        "not supported",
+        {"text_input": OK, "guided_decoding_guide_type": "regex", "guided_decoding_guide": "(a"},
+        "INVALID_ARGUMENT",
+        "guided_decoding_guide: not usable",
+        "unclosed group",
     ),
     "bad words": (
-        {"text_input": OK, "bad_words": ["x"]},
-        "UNIMPLEMENTED",
+        {"text_input": OK, "bad_words": ["x" * 257]},
+        "INVALID_ARGUMENT",
         "bad_words: got",
-        "not supported",
+        "up to 256 characters each",
     ),
     "unknown sampling parameter": (
         {"text_input": OK, "sampling_parameters": '{"max_token": 3}'},
@@ -265,7 +271,7 @@ def test_unknown_parameters(wide: TritonServer) -> None:
     status, answer = generate(wide, {"text_input": OK, "colour": "blue"})
     assert status == 400
     assert 'parameter "colour": unknown, allowed ' in answer["error"]
-    status, answer = generate(wide, {"text_input": OK, "logprobs": 5})
+    status, answer = generate(wide, {"text_input": OK, "beam_width": 5})
     assert (status, "not supported" in answer["error"]) == (400, True)
 
 

@@ -42,6 +42,9 @@ PROMPTS = {
     "sort": ask("sort 52 7 31 88", max_tokens=48),
     "thinking": ask("458+367", enable_thinking=True, max_tokens=64),
     "tool": ask("what is the weather in Paris in celsius", tools=json.dumps([TOOL]), max_tokens=64),
+    "required tool": ask(
+        "sort 52 7 31", tools=json.dumps([TOOL]), tool_choice="required", max_tokens=64
+    ),
     "chinese": ask("三加五等于几", max_tokens=32),
     "emoji": ask("copy 你好 👋🏽 world", max_tokens=48),
     "raw text": {"text_input": "sort 1 2 3", "max_tokens": 40},
@@ -77,6 +80,29 @@ def test_responses_say_what_threshold_decided_them(demo: TritonServer) -> None:
     assert used == pytest.approx([0.5, 0.9, -1.0])
 
 
+def test_tools_as_chosen(demo: TritonServer) -> None:
+    time = {"name": "get_time", "parameters": {"properties": {"city": {"enum": ["Oslo", "Rome"]}}}}
+    tools = json.dumps([TOOL, {"type": "function", "function": time}])
+    named = json.dumps({"type": "function", "function": {"name": "get_time"}})
+    question = "what is the weather in Paris in celsius"
+
+    def chosen(choice: str, max_tokens: int = 64) -> Answer:
+        fields = {"tools": tools, "tool_choice": choice, "max_tokens": max_tokens}
+        return streamed(demo, ask(question, **fields))
+
+    auto = chosen("auto")
+    assert [call["function"]["name"] for call in auto.calls] == ["get_weather"]
+    # the model's own choice is the required one, and nothing else changes it
+    assert chosen("required").calls[:1] == auto.calls
+    other = chosen(named)
+    assert [call["function"]["name"] for call in other.calls] == ["get_time"]
+    assert (other.text, other.finish_reason) == ("", "tool_calls")
+    assert chosen("none").calls == []
+    cut = streamed(demo, ask("sort 3 1", tools=tools, tool_choice=named, max_tokens=6))
+    assert (cut.calls, cut.finish_reason, cut.has_malformed_call) == ([], "length", True)
+    assert cut.text.startswith("<tool_call>")
+
+
 def test_max_tokens_is_exact(demo: TritonServer) -> None:
     for wanted in (1, 15, 16, 17, 33):
         answer = streamed(demo, ask("sort 3 1", max_tokens=wanted, ignore_eos=True))
@@ -101,6 +127,58 @@ def test_a_seed_reproduces(demo: TritonServer) -> None:
     first = streamed(demo, {**values, "seed": 7})
     assert streamed(demo, {**values, "seed": 7}) == first
     assert streamed(demo, {**values, "seed": 8}) != first
+
+
+def test_fields_that_change_the_distribution(demo: TritonServer) -> None:
+    def tokens(**fields: Any) -> list[int]:
+        values = ask("copy a a a a a a", max_tokens=24, top_logprobs=1, **fields)
+        answer = generate(demo, values)[1]
+        return [top[0]["id"] for top in json.loads(answer["top_log_probs"])]
+
+    plain = tokens()
+    often = max(set(plain), key=plain.count)
+    for fields in (
+        {"presence_penalty": 2.0, "threshold": 0.5},
+        {"frequency_penalty": 2.0},
+        {"repetition_penalty": 20.0},
+        {"logit_bias": json.dumps({often: -100})},
+    ):
+        changed = tokens(**fields)
+        assert changed.count(often) < plain.count(often), fields
+    ramp = {"start": 0, "slope": 1000, "most": 1000}
+    assert len(tokens(stop_ramp=json.dumps(ramp))) < len(plain)
+    thinking = ask("458+367", enable_thinking=True, max_tokens=64)
+    text = "reasoning_output"
+    whole = generate(demo, thinking)[1][text]
+    short = generate(demo, {**thinking, "think_end_ramp": json.dumps(ramp)})[1][text]
+    assert len(whole) > 0 and len(short) < len(whole)
+    # drawn from tokens as probable as the best one only
+    wild = ask("reverse stone", temperature=8.0, seed=7, max_tokens=32)
+    assert (
+        generate(demo, {**wild, "min_p": 1.0})[1]["text_output"]
+        == (generate(demo, ask("reverse stone", max_tokens=32))[1]["text_output"])
+    )
+
+
+def test_tokens_tell_how_they_came_about(demo: TritonServer) -> None:
+    asked = {"return_log_probs": True, "top_logprobs": 3, "return_step_map": True}
+    values = ask("sort 52 7 31 88", max_tokens=40, denoise_steps=4, block_length=8, **asked)
+    _, whole = generate(demo, values)
+    responses = list(HttpStream(demo, values).events())
+    top, steps = [], []
+    for part in responses:
+        top += json.loads(part["top_log_probs"])
+        own = part["step_map"]
+        steps += own if isinstance(own, list) else [own]
+    at_once = json.loads(whole["top_log_probs"])
+    assert [[t["id"] for t in own] for own in at_once] == [[t["id"] for t in own] for own in top]
+    assert whole["step_map"] == steps
+    assert len(top) == len(steps) == whole["num_output_tokens"]
+    assert set(steps) == {0, 1, 2, 3}
+    for best, value in zip(top, whole["output_log_probs"], strict=True):
+        assert best[0]["log_prob"] == pytest.approx(value, abs=1e-5) and len(best) == 3
+    text = "".join(best[0]["token"] for best in top)
+    assert text.startswith(whole["text_output"])
 
 
 def test_prompt_must_fit_the_model(demo: TritonServer) -> None:

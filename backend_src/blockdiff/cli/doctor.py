@@ -138,9 +138,9 @@ def check_model(model: Path, dtype: str) -> list[Finding]:
 
 def check_tool_calls(model: Path) -> Finding:
     """In which form answers are searched for tool calls, and what says so."""
-    from blockdiff.text import Tokenizer, find_tool_form
+    from blockdiff.text import Tokenizer
 
-    found = find_tool_form(model, Tokenizer.load(model))
+    found = Tokenizer.load(model).tool_form
     detail = f"form {found.form.name}: {found.reason}"
     if found.form.is_confirmed:
         return Finding("tool calls", "ok", detail)

@@ -33,7 +33,20 @@ from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
 from blockdiff.cli.request_lines import Job
 from blockdiff.cli.run_jobs import Outcome, require_success, run_jobs
+from blockdiff.cli.sampling_options import (
+    FrequencyPenalty,
+    LogitBias,
+    LogProbs,
+    MinP,
+    PresencePenalty,
+    RepetitionPenalty,
+    StepMap,
+    StopRamp,
+    ThinkEndRamp,
+    TopLogProbs,
+)
 from blockdiff.cli.show_outcome import print_json, print_text
+from blockdiff.cli.watch import Watcher, watched
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
@@ -60,6 +73,9 @@ def generate(
         Path | None, typer.Option(help="JSONL file, one request a line; flags are defaults.")
     ] = None,
     tools: Annotated[str | None, typer.Option(help="Tools for --messages, as JSON.")] = None,
+    tool_choice: Annotated[
+        str | None, typer.Option(help="none, auto, required, or JSON that names one function.")
+    ] = None,
     enable_thinking: Annotated[
         bool | None,
         typer.Option("--enable-thinking/--no-thinking", help="For chat templates that know it."),
@@ -85,7 +101,24 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="0 is off.")] = None,
     top_p: Annotated[float | None, typer.Option(help="1 is off.")] = None,
     seed: Annotated[int | None, typer.Option(help="Output depends on request and seed.")] = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    logit_bias: LogitBias = None,
+    stop_ramp: StopRamp = None,
+    think_end_ramp: ThinkEndRamp = None,
+    return_log_probs: LogProbs = False,
+    top_logprobs: TopLogProbs = None,
+    return_step_map: StepMap = False,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    bad_word: Annotated[
+        list[str] | None, typer.Option(help="Never part of the answer; may be repeated.")
+    ] = None,
+    guide_type: Annotated[
+        str | None, typer.Option(help="json, json_schema, regex or ebnf_grammar.")
+    ] = None,
+    guide: Annotated[str | None, typer.Option(help="What the answer must be.")] = None,
     pinned: Annotated[
         str | None, typer.Option(help='Given answer tokens by place, as JSON: {"5": 17}.')
     ] = None,
@@ -107,6 +140,9 @@ def generate(
     expert_statistics: Annotated[
         Path | None, typer.Option(help="Count chosen experts into this .json or .png file.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show every preview of every block on stderr.")
+    ] = False,
     output: Annotated[OutputFormat, typer.Option("--format")] = OutputFormat.text,
 ) -> None:
     """Generate text without a server, for one prompt or for a file of requests."""
@@ -115,6 +151,7 @@ def generate(
         "messages": json_flag("messages", messages),
         "input_ids": ids_flag("input_ids", input_ids),
         "tools": json_flag("tools", tools),
+        "tool_choice": tool_choice,
         "enable_thinking": enable_thinking,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
@@ -128,7 +165,20 @@ def generate(
         "top_k": top_k,
         "top_p": top_p,
         "seed": seed,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": json_flag("logit_bias", logit_bias),
+        "stop_ramp": json_flag("stop_ramp", stop_ramp),
+        "think_end_ramp": json_flag("think_end_ramp", think_end_ramp),
+        "return_log_probs": return_log_probs or None,
+        "top_logprobs": top_logprobs,
+        "return_step_map": return_step_map or None,
         "stop": stop or None,
+        "bad_words": bad_word or None,
+        "guide_type": guide_type,
+        "guide": guide,
         "pinned": json_flag("pinned", pinned),
         "suffix": suffix,
         "suffix_ids": ids_flag("suffix_ids", suffix_ids),
@@ -148,6 +198,8 @@ def generate(
     if expert_statistics is not None and not loaded.info.num_experts:
         raise ConfigError("expert-statistics: this model has no experts; leave it out")
     jobs = build_jobs(lines, loaded, tokenizer)
+    if watch:
+        jobs = watched(jobs)
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
     wanted = EngineConfig(
         max_slots=concurrency,
@@ -169,7 +221,7 @@ def generate(
             outcome.fail_from(end.block, outcome.job.place + end.text)
         show(outcome, engine, tokenizer)
 
-    outcomes = _run(engine, jobs, finish)
+    outcomes = _run(engine, jobs, finish, Watcher(tokenizer))
     if expert_statistics is not None:
         _write_statistics(engine, expert_statistics)
     require_success(outcomes)
@@ -198,7 +250,9 @@ def _build_engine(
     return engine
 
 
-def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -> list[Outcome]:
+def _run(
+    engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None], watcher: Watcher
+) -> list[Outcome]:
     """Run all; each outcome is shown, in the order of the jobs, as soon as that is possible."""
     done: dict[int, Outcome] = {}
     shown = 0
@@ -212,7 +266,7 @@ def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -
             shown += 1
 
     with progress_bar("generating", is_wanted=len(jobs) > 1) as advance:
-        return run_jobs(engine, jobs, on_done)
+        return run_jobs(engine, jobs, on_done, watcher.show)
 
 
 def _write_statistics(engine: Engine, path: Path) -> None:

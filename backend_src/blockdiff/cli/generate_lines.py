@@ -66,5 +66,7 @@ def build_jobs(
         with naming(place):
             request = build_request(fields, uid, model.info, tokenizer)
         seconds = fields.arrive_after_seconds
-        jobs.append(Job(request, fields.name, seconds, place, fields.inputs))
+        jobs.append(
+            Job(request, fields.name, seconds, place, fields.inputs, fields.return_log_probs)
+        )
     return jobs

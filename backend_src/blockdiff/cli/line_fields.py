@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from blockdiff.cli.infill import PinField
 from blockdiff.errors import RequestError
+from blockdiff.limits import MAX_TOP_LOG_PROBS
 
 # What a golden entry says about itself: nothing of it changes how a request runs.
 ENTRY_NOTES = frozenset(
@@ -54,10 +55,14 @@ class RequestLine(BaseModel):
     messages: list[dict[str, Any]] | None = None
     input_ids: Ids | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: Text | dict[str, Any] | None = None
     enable_thinking: bool | None = None
     max_tokens: int = 128
     min_tokens: int = 0
     stop: list[Text] = Field(default_factory=list)
+    bad_words: list[Text] = Field(default_factory=list)
+    guide_type: Literal["json", "json_schema", "regex", "ebnf_grammar"] | None = None
+    guide: Text | None = None
     ignore_eos: bool = False
     priority: int = 0
     eos_id: int | None = None
@@ -93,6 +98,16 @@ class RequestLine(BaseModel):
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[str, int | float] | None = None
+    stop_ramp: dict[str, int | float] | None = None
+    think_end_ramp: dict[str, int | float] | None = None
+    return_log_probs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)] = 0
+    return_step_map: bool = False
     pinned: PinField = ()
     suffix: Text | None = None
     suffix_ids: Ids | None = None
@@ -138,4 +153,6 @@ def check_fields(given: Mapping[str, Any]) -> RequestLine:
         raise RequestError("replay, inputs: recorded draws need both of them")
     if line.replay and (line.pinned or line.gap is not None):
         raise RequestError("replay: a recorded run has no pinned or suffix; leave them out")
+    if line.guide is not None and line.guide_type is None:
+        raise RequestError("guide: needs guide_type beside it")
     return line

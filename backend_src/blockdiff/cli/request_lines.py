@@ -9,12 +9,13 @@ from typing import Any
 
 from blockdiff.cli.infill import read_infill
 from blockdiff.cli.line_fields import ReplayInputs, RequestLine
+from blockdiff.cli.line_prompt import read_prompt
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import scheduled_counts
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.infill import Infill
 from blockdiff.models.base import ModelInfo
-from blockdiff.serving.messages import parse_messages, parse_tools
+from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.text import Tokenizer
 
 STRATEGIES = {
@@ -35,6 +36,7 @@ class Job:
     arrive_after_seconds: float = 0.0
     place: str = ""
     replay: ReplayInputs | None = None
+    shows_log_probs: bool = False
 
 
 def build_request(
@@ -47,9 +49,12 @@ def build_request(
             f"mask_id: {line.mask_id} is not this model's mask token ({info.mask_token_id})"
         )
     infill = _infill(line, tokenizer)
+    input_ids, guide = read_prompt(line, tokenizer)
     return Request(
         uid=uid,
-        input_ids=tuple(_input_ids(line, tokenizer)),
+        input_ids=tuple(input_ids),
+        guide=guide,
+        bad_strings=tuple(line.bad_words),
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
         min_tokens=_limit(line, "min_tokens", infill.min_tokens),
@@ -57,8 +62,32 @@ def build_request(
         ignore_eos=line.ignore_eos,
         eos_ids=_eos_ids(line),
         stop_strings=tuple(line.stop),
-        sampling=SamplingParams(line.temperature, line.top_k, line.top_p, line.seed),
+        sampling=_sampling(line, tokenizer),
+        num_top_log_probs=line.top_logprobs,
+        wants_step_map=line.return_step_map,
         decoding=_decoding(line, info),
+    )
+
+
+def _sampling(line: RequestLine, tokenizer: Tokenizer | None) -> SamplingParams:
+    texts = {
+        name: json.dumps(value)
+        for name in ("logit_bias", "stop_ramp", "think_end_ramp")
+        if (value := getattr(line, name)) is not None
+    }
+    think_end = None if tokenizer is None else tokenizer.special.think_end
+    given = {**texts, "ignore_eos": line.ignore_eos}
+    return SamplingParams(
+        temperature=line.temperature,
+        top_k=line.top_k,
+        top_p=line.top_p,
+        seed=line.seed,
+        min_p=line.min_p,
+        repetition_penalty=line.repetition_penalty,
+        presence_penalty=line.presence_penalty,
+        frequency_penalty=line.frequency_penalty,
+        logit_bias=read_biases(texts.get("logit_bias", "")),
+        ramps=read_ramps(given, {"stop_ramp": "", "think_end_ramp": ""}, think_end, True),
     )
 
 
@@ -83,24 +112,6 @@ def _refuse_editing(line: RequestLine, info: ModelInfo) -> None:
             raise UnsupportedError(
                 f"{field}: {info.model_type} does not support token editing; leave it out"
             )
-
-
-def _input_ids(line: RequestLine, tokenizer: Tokenizer | None) -> list[int]:
-    if line.input_ids is not None:
-        for field in ("tools", "enable_thinking"):
-            if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not input_ids")
-        return line.input_ids
-    if tokenizer is None:
-        raise ConfigError("the model folder has no tokenizer.json; give token ids (input_ids)")
-    if line.messages is None:
-        for field in ("tools", "enable_thinking"):
-            if getattr(line, field) is not None:
-                raise RequestError(f"{field}: needs messages, not prompt")
-        return tokenizer.encode(line.prompt or "")
-    messages = parse_messages(json.dumps(line.messages))
-    tools = parse_tools(json.dumps(line.tools)) if line.tools else None
-    return tokenizer.apply_chat_template(messages, tools, line.enable_thinking)
 
 
 def _eos_ids(line: RequestLine) -> tuple[int, ...] | None:

@@ -48,8 +48,12 @@ def run_jobs(
     engine: Engine,
     jobs: Sequence[Job],
     on_done: Callable[[Outcome], None] = lambda outcome: None,
+    on_canvas: Callable[[BlockResult], None] = lambda result: None,
 ) -> list[Outcome]:
-    """Run all jobs, in order of arrival, as slots allow; outcomes in the order of ``jobs``."""
+    """Run all jobs, in order of arrival, as slots allow; outcomes in the order of ``jobs``.
+
+    ``on_canvas`` is told of every result of requests that want canvases.
+    """
     start = time.monotonic()
     outcomes = {job.request.uid: Outcome(job) for job in jobs}
     waiting = deque(sorted(jobs, key=lambda job: job.arrive_after_seconds))
@@ -62,6 +66,10 @@ def run_jobs(
             continue
         for result in engine.step():
             outcome = outcomes[result.request_uid]
+            if outcome.job.request.wants_canvases:
+                on_canvas(result)
+            if result.is_partial:
+                continue
             outcome.blocks.append(result)
             if result.is_final:
                 arrival = start + outcome.job.arrive_after_seconds
@@ -90,6 +98,26 @@ def output_text(
     return stream.push(ids, final=True).text
 
 
+def _block(block: BlockResult, job: Job) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "index": block.block_index,
+        "token_ids": list(block.token_ids),
+        "denoise_steps": block.denoise_steps,
+        "threshold": block.threshold,
+        "step_cap": block.step_cap,
+    }
+    if job.shows_log_probs:
+        shown["log_probs"] = list(block.log_probs)
+    if job.request.num_top_log_probs:
+        shown["top_log_probs"] = [
+            [{"id": token, "log_prob": value} for token, value in top]
+            for top in block.top_log_probs
+        ]
+    if job.request.wants_step_map:
+        shown["step_map"] = list(block.settled_steps)
+    return shown
+
+
 def as_json(
     outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
@@ -113,16 +141,7 @@ def as_json(
             "commit": counts.commit,
             "commit_fused": counts.commit_fused,
         },
-        "blocks": [
-            {
-                "index": block.block_index,
-                "token_ids": list(block.token_ids),
-                "denoise_steps": block.denoise_steps,
-                "threshold": block.threshold,
-                "step_cap": block.step_cap,
-            }
-            for block in outcome.blocks
-        ],
+        "blocks": [_block(block, outcome.job) for block in outcome.blocks],
         "seconds": round(outcome.seconds, 6),
     }
     if outcome.final.error is not None:

@@ -6,6 +6,7 @@ Knows nothing of tokenizers: the trial has a vocabulary of single bytes.
 
 import functools
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -24,6 +25,7 @@ _MEMORY_BYTES = 2 << 30
 _TRIAL_STACK_BYTES = 1 << 20
 BUILD_STACK_BYTES = 64 << 20
 _KEPT = 256
+_CONTROL = re.compile(r"<\[(\d+)\]>")
 END = 256
 _TOO_COSTLY = "it takes too much time or memory; give a simpler one"
 
@@ -34,8 +36,11 @@ class SingleBytes:
     is_tokenizer_wrapper = True
     eos_token_id = END
     bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (END,)
+
+    def __init__(self, control_tokens: int = 0) -> None:
+        names = (f"<control {number}>".encode() for number in range(control_tokens))
+        self.tokens = [*(bytes([byte]) for byte in range(256)), b"<end>", *names]
+        self.special_token_ids = range(END, len(self.tokens))
 
     def __call__(self, text: bytes | str) -> list[int]:
         """Tokens of a text."""
@@ -74,7 +79,10 @@ def _tried(grammar: str) -> str:
 
 def find_problem(grammar: str) -> str:
     """What is wrong with ``grammar``; empty: nothing. May take anything to find out."""
-    vocabulary: Any = SingleBytes()
+    # Control tokens are numbered anew, as here they are few.
+    numbers = {name: place for place, name in enumerate(dict.fromkeys(_CONTROL.findall(grammar)))}
+    grammar = _CONTROL.sub(lambda found: f"<[{END + 1 + numbers[found[1]]}]>", grammar)
+    vocabulary: Any = SingleBytes(len(numbers))
     matcher = LLMatcher(LLTokenizer(vocabulary), grammar, log_level=0, limits=parser_limits())
     allowed = b"" if matcher.is_error() else matcher.compute_bitmask()
     problem = one_line(str(matcher.get_error())) if matcher.is_error() else ""

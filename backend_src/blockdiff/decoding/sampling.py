@@ -91,10 +91,17 @@ def choose_tokens(logits: Tensor, sampling: RowSampling) -> tuple[Tensor, Tensor
 
 
 def top_tokens(logits: Tensor, count: int) -> list[Tensor]:
-    """The ``count`` most probable ids [K, count] int64 of logits [K, V], best first, and their
-    log probabilities [K, count] float32; fewer where V is smaller."""
-    log_probs, ids = torch.log_softmax(logits, dim=1).topk(min(count, logits.shape[1]), dim=1)
-    return [ids, log_probs]
+    """The ``count`` most probable ids [K, count] int64 of logits [K, V] float32, best first (equal
+    ones: the lowest id), and their log probabilities [K, count] float32; fewer where V is smaller.
+    """
+    log_probs, size = torch.log_softmax(logits, dim=1), logits.shape[1]
+    # Numbers in the order of the floats, and then of falling ids: no two are equal.
+    bits = log_probs.view(torch.int32)
+    order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
+    order |= torch.arange(size - 1, -1, -1, device=logits.device)
+    best = order.topk(min(count, size), dim=1).values
+    ids = size - 1 - (best & 0xFFFFFFFF)
+    return [ids, log_probs.gather(1, ids)]
 
 
 def entropies(logits: Tensor) -> Tensor:

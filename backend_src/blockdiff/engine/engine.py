@@ -28,9 +28,9 @@ from blockdiff.engine.validate_constraint import check_constraint
 from blockdiff.engine.warm_up import warm_up_requests
 from blockdiff.errors import ConfigError, EngineDeadError, RequestError
 from blockdiff.models.base import BlockDiffusionModel, ConditionedModel
-from blockdiff.scheduler import BlockOpening, Decisions, RoundPlan, Scheduler
+from blockdiff.scheduler import BlockOpening, Decisions, RoundPlan, Scheduler, ThinkWatch
 from blockdiff.scheduler.counters import Counters, PageCounts
-from blockdiff.text import TextCodec, TextStream
+from blockdiff.text import TextCodec, TextStream, ThinkTokens
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,15 @@ class Engine:
             info.block_anchor == "zero",
             stops,
             self._constraints.make(request),
+            self._think_watch(request),
         )
+
+    def _think_watch(self, request: Request) -> ThinkWatch | None:
+        own = request.thinking
+        if own is None or self._tokenizer is None:
+            return None
+        finder = ThinkTokens(self._tokenizer, own.start, own.end, own.is_open)
+        return ThinkWatch(finder, own.budget, own.end_ids)
 
     def set_pressure(self, pressure: float) -> None:
         """How hard requests press for slots, 0 to 1; blocks that open from now on go by it."""

@@ -31,7 +31,8 @@ from blockdiff.transfer import Array, fetch
 from blockdiff_kernels.denoise import Preview
 from blockdiff_kernels.implementation import TRITON, choose
 
-# Logits that exist at one time: rows times vocabulary. Noise needs several int64 copies of it.
+# Logits that exist at one time: rows times vocabulary. Noise and the order of tokens need int64
+# copies of it.
 GREEDY_TILE = 1 << 24
 SAMPLED_TILE = 1 << 22
 
@@ -141,7 +142,8 @@ def _choose(
     head = usable_head(model.output_head, hidden)
     if head is not None and is_possible(rules, controls is not None):
         return choose_at_once(head, hidden, rules, has_entropy, controls), []
-    tile = SAMPLED_TILE if rules.draws is not None else GREEDY_TILE
+    is_large = rules.draws is not None or rules.top is not None
+    tile = SAMPLED_TILE if is_large else GREEDY_TILE
     size, count = max(tile // model.info.vocab_size, 1), len(hidden)
     tiles, tops = [], []
     # without rows once too, for lines of no length

@@ -13,6 +13,7 @@ from blockdiff.engine.config import EngineConfig
 from blockdiff.engine.ranges import MAX_ENTROPY_BOUND, check_integer, check_number
 from blockdiff.engine.validate_pins import check_pins
 from blockdiff.engine.validate_sampling import check_sampling
+from blockdiff.engine.validate_thinking import check_thinking
 from blockdiff.engine.validate_uniform import check_uniform, fill_uniform
 from blockdiff.errors import RequestError, UnsupportedError
 from blockdiff.model_info import ModelInfo
@@ -71,6 +72,7 @@ def check_request(
     check_uniform(request, info)
     _check_editing(request, info)
     check_pins(request, info)
+    check_thinking(request, info, has_tokenizer)
 
 
 def _check_prompt(request: Request, info: ModelInfo) -> None:

@@ -10,6 +10,7 @@ from blockdiff.scheduler.memory import MemoryRules
 from blockdiff.scheduler.plan import RoundPlan
 from blockdiff.scheduler.scheduler import Scheduler
 from blockdiff.scheduler.table import BlockOpening, SlotTable
+from blockdiff.scheduler.thinking import ThinkWatch
 
 __all__ = [
     "MAX_EOS_IDS",
@@ -23,4 +24,5 @@ __all__ = [
     "Scheduler",
     "SlotTable",
     "StopFinder",
+    "ThinkWatch",
 ]

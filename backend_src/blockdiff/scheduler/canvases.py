@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from blockdiff.core import BlockResult, Canvas, PlaceState
-from blockdiff.scheduler.arrays import NO_TOKEN, Flags, Floats, Ints
-from blockdiff.scheduler.decisions import Decisions
+from blockdiff.scheduler.arrays import NO_TOKEN, Flags, Ints
+from blockdiff.scheduler.decisions import Decisions, Guesses
 from blockdiff.scheduler.table import SlotTable
 
 
@@ -23,9 +23,14 @@ def watched_canvases(
     watched = np.flatnonzero(table.wants_canvases[slots])
     if not len(watched):
         return []
-    is_masked = decisions.is_open & (not table.has_random_canvases)
-    tokens, log_probs = _shown(decisions, is_masked)
-    states = np.where(may_change[:, : tokens.shape[1]], PlaceState.OPEN, PlaceState.SETTLED)
+    width = decisions.canvas.shape[1]
+    # as the table has them: places that were decided may have been opened again
+    is_masked = table.masked[slots, :width] & (not table.has_random_canvases)
+    tokens, log_probs = table.canvas[slots, :width], table.log_probs[slots, :width]
+    guesses = decisions.guesses or Guesses(np.full_like(tokens, NO_TOKEN), log_probs)
+    tokens = np.where(is_masked, guesses.tokens, tokens)
+    log_probs = np.where(is_masked, guesses.log_probs, log_probs)
+    states = np.where(may_change[:, :width], PlaceState.OPEN, PlaceState.SETTLED)
     states[is_masked] = PlaceState.MASKED
     ends = np.minimum(table.block_length, table.end_position - table.block_start)[slots]
     results = []
@@ -43,14 +48,6 @@ def watched_canvases(
         alone = BlockResult(int(table.uid[slot]), index, (), (), 0, prompt_length)
         results.append(replace(alone, canvas=canvas, is_partial=True))
     return results
-
-
-def _shown(decisions: Decisions, is_masked: Flags) -> tuple[Ints, Floats]:
-    guesses = decisions.guesses
-    if guesses is None:
-        return np.where(is_masked, NO_TOKEN, decisions.canvas), decisions.log_probs
-    tokens = np.where(is_masked, guesses.tokens, decisions.canvas)
-    return tokens, np.where(is_masked, guesses.log_probs, decisions.log_probs)
 
 
 def with_canvases(partial: list[BlockResult], results: list[BlockResult]) -> list[BlockResult]:

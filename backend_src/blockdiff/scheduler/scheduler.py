@@ -9,7 +9,6 @@ import numpy as np
 
 from blockdiff.constraints.base import Constraint
 from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
-from blockdiff.decoding.endings import Ending, find_endings
 from blockdiff.errors import CapacityError
 from blockdiff.scheduler.arrays import Flags, Ints
 from blockdiff.scheduler.canvases import watched_canvases, with_canvases
@@ -24,6 +23,7 @@ from blockdiff.scheduler.plan import RoundPlan, build_plan
 from blockdiff.scheduler.results import block_results
 from blockdiff.scheduler.reuse import Reuse
 from blockdiff.scheduler.table import BlockOpening, SlotState, SlotTable
+from blockdiff.scheduler.thinking import ThinkBudgets, ThinkWatch
 
 GUIDE_COMPLETE, GUIDE_INCOMPLETE = "guide_complete", "guide_incomplete"
 
@@ -52,6 +52,7 @@ class Scheduler:
         self.memory = Memory(self.table, rules, self.counters)
         self.reuse = Reuse(self.table, self.memory, self.counters)
         self.certifier = Certifier(self.table)
+        self.thinking = ThinkBudgets(self.table)
         self._budget = prefill_token_budget
         self._running: dict[int, _Running] = {}
         self._slot_of: dict[int, int] = {}
@@ -71,6 +72,7 @@ class Scheduler:
         anchored_at_zero: bool,
         stops: StopFinder | None,
         constraint: Constraint | None = None,
+        thinking: ThinkWatch | None = None,
     ) -> int:
         """Put a checked request into a free slot and return the slot."""
         if not self.table.free_slots:
@@ -80,6 +82,7 @@ class Scheduler:
         self._running[slot] = _Running(request, stops, int(self.table.first_response[slot]))
         self._slot_of[request.uid] = slot
         self.reuse.open(slot)
+        self.thinking.open(slot, thinking)
         self.certifier.open(slot, constraint)
         self.counters.requests += 1
         return slot
@@ -109,7 +112,7 @@ class Scheduler:
             return None
         slots = np.array([slot])
         needed = self.table.block_length[slots] - self._overhang(slots)
-        settled = np.minimum(self._endings(slots).settled, needed)
+        settled = np.minimum(self.table.endings(slots).settled, needed)
         return self._finish(slot, int(settled[0]), reason, "")
 
     def fail(self, slot: int, error: str) -> BlockResult:
@@ -175,17 +178,9 @@ class Scheduler:
             table.sequences[singles, table.final[singles]] = tokens
             table.final[singles] += 1
         table.step[slots] += 1
+        self.certifier.refuse(slots)
+        self.thinking.advance(slots)
         self.certifier.advance(slots)
-
-    def _endings(self, slots: Ints) -> Ending:
-        table = self.table
-        return find_endings(
-            table.canvas[slots],
-            table.may_change(slots),
-            table.block_length[slots],
-            table.first_ending(slots),
-            table.eos_ids[slots],
-        )
 
     def _overhang(self, slots: Ints) -> Ints:
         """Positions of the open block that lie beyond the token limit."""
@@ -195,7 +190,7 @@ class Scheduler:
         return overhang
 
     def _finish_blocks(self, slots: Ints, is_broken: Flags) -> list[BlockResult]:
-        table, ending = self.table, self._endings(slots)
+        table, ending = self.table, self.table.endings(slots)
         needed = table.block_length[slots] - self._overhang(slots)
         eos = np.where(ending.eos < needed, ending.eos, -1)
         is_whole = ending.settled >= needed
@@ -222,7 +217,7 @@ class Scheduler:
     def _finish_block(self, slot: int, ready: int, eos: int, needed: int) -> list[BlockResult]:
         """Results of a block whose first ``ready`` positions are final and hold no EOS."""
         running, certifier = self._running[slot], self.certifier
-        if problem := certifier.error(slot):
+        if problem := certifier.error(slot) or self.thinking.error(slot):
             return [self.fail(slot, problem)]
         if certifier.has_ended(slot):
             ready = int(self.table.certified[slot] - self.table.block_start[slot])
@@ -279,6 +274,7 @@ class Scheduler:
         del self._slot_of[request.uid]
         self.reuse.close(slot)
         self.certifier.close(slot)
+        self.thinking.close(slot)
         self.table.close(slot)
         self.counters.finished += 1
         return replace(

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
-from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE, NO_THRESHOLD
+from blockdiff.decoding.acceptance import ALGORITHMS, LOW_CONFIDENCE
 from blockdiff.decoding.uniform import ENTROPY_BOUND
-from blockdiff.scheduler.arrays import NO_TOKEN, Flags, Ints, SlotArrays
+from blockdiff.scheduler.arrays import NO_TOKEN, Ints
 from blockdiff.scheduler.load import LoadAware
 from blockdiff.scheduler.pins import NO_PINS, Pins
+from blockdiff.scheduler.queries import SlotQueries
 from blockdiff.scheduler.token_pairs import NO_PAIRS, pairs_of
 from blockdiff.scheduler.traces import Traces
 
@@ -43,7 +44,7 @@ class SlotState(IntEnum):
     DECODE = 2
 
 
-class SlotTable(SlotArrays):
+class SlotTable(SlotQueries):
     """State of ``num_slots`` requests. ``open`` fills a slot, ``close`` empties it."""
 
     def __init__(self, num_slots: int, mask_token_id: int, opening: BlockOpening) -> None:
@@ -181,13 +182,15 @@ class SlotTable(SlotArrays):
                 length = int(self.block_length[slot])
                 self.canvas[slot, :length] = self._opening.start_canvas(self, slot)
             if self.pins[slot] is not NO_PINS:
-                self._pin(slot)
+                self.pin(slot)
 
-    def _pin(self, slot: int) -> None:
+    def pin(self, slot: int) -> None:
+        """Give the places of the open block of ``slot`` what ``pins`` says."""
         start = int(self.block_start[slot])
         pins = self.pins[slot].between(start, start + int(self.block_length[slot]))
         places = pins.positions - start
         self.canvas[slot, places] = pins.token_ids
+        self.log_probs[slot, places] = pins.log_probs
         self.masked[slot, places] = False
         self.pinned[slot, places] = True
 
@@ -197,37 +200,6 @@ class SlotTable(SlotArrays):
             if self.algorithm[slot] == LOW_CONFIDENCE:
                 self.threshold[slot] = load_aware.threshold(threshold, self.pressure)
             self.schedule_steps[slot] = load_aware.steps(steps, self.pressure)
-
-    def thresholds_used(self, slots: Ints) -> list[float | None]:
-        """Confidence thresholds of the open blocks of ``slots`` [N]; None where none decides."""
-        has_one = (self.algorithm[slots] == LOW_CONFIDENCE) & ~self.is_autoregressive[slots]
-        has_one &= self.threshold[slots] != NO_THRESHOLD
-        # the decimals that float32 stands for
-        values = self.threshold[slots].astype(np.float64).round(6).tolist()
-        return [v if has else None for v, has in zip(values, has_one.tolist(), strict=True)]
-
-    def first_ending(self, slots: Ints) -> Ints:
-        """Place of the open blocks from which on an end token counts, a pinned one too."""
-        early = self.eos_allowed_from[slots] - self.block_start[slots]
-        found: Ints = np.maximum(self.first_response[slots], early)
-        return found
-
-    def is_certified(self, slots: Ints) -> Flags:
-        """Places [N, B] of the open blocks of ``slots`` [N] whose constraints have taken them."""
-        counts = np.where(self.is_constrained, self.certified - self.block_start, 0)[slots]
-        flags: Flags = np.arange(self.canvas.shape[1]) < counts[:, None]
-        return flags
-
-    def may_change(self, slots: Ints) -> Flags:
-        """Places [G, B] of open blocks whose tokens are not settled."""
-        changing: Flags = self.masked[slots]
-        if self.is_unsettled[slots].any():
-            places = np.arange(changing.shape[1])
-            is_open = places < self.block_length[slots][:, None]
-            is_open &= (places >= self.first_response[slots][:, None]) & ~self.pinned[slots]
-            is_open &= ~self.is_certified(slots)
-            changing |= is_open & self.is_unsettled[slots][:, None]
-        return changing
 
     def settle_blocks(self, slots: Ints) -> None:
         """The tokens of the open blocks of ``slots`` [N] are final; the next round commits them."""
@@ -244,21 +216,26 @@ class SlotTable(SlotArrays):
         """
         self.written[slot] = 0
         if self.has_random_canvases:
-            self._draw_again(slot)
+            seen = int(self.step[slot]) if self.is_constrained[slot] else 0
+            self._draw_again(slot, seen)
         if self.final[slot]:
             self.state[slot] = SlotState.PREFILL
 
-    def _draw_again(self, slot: int) -> None:
-        """Begin the random canvas of ``slot`` anew, but for what is certified of it."""
+    def _draw_again(self, slot: int, steps: int) -> None:
+        """Begin the random canvas of ``slot`` anew, but for what is given or certified of it.
+
+        ``steps``: how many of the last attempt count.
+        """
         kept = 0
         if self.is_constrained[slot]:
             kept = max(int(self.certified[slot] - self.block_start[slot]), 0)
         given = (self.canvas[slot, :kept].copy(), self.log_probs[slot, :kept].copy())
-        steps = int(self.earlier_steps[slot] + self.step[slot])
+        steps += int(self.earlier_steps[slot])
+        trace = self.traces.copy(slot, kept)
         self.block_index[slot] -= 1
         self.open_blocks(np.array([slot]), self.block_start[[slot]])
-        if self.is_constrained[slot]:
-            self.earlier_steps[slot] = steps
+        self.traces.restore(slot, trace)
+        self.earlier_steps[slot] = steps
         self.canvas[slot, :kept], self.log_probs[slot, :kept] = given
         self.masked[slot, :kept] = False
         self.pinned[slot, :kept] = True
@@ -266,7 +243,29 @@ class SlotTable(SlotArrays):
     def begin_canvas_again(self, slot: int, place: int) -> None:
         """Denoise the random canvas of ``slot`` anew from ``place`` on; what is before is given."""
         assert self.certified[slot] == self.block_start[slot] + place, "certified up to there"
-        self._draw_again(slot)
+        self._draw_again(slot, int(self.step[slot]))
+
+    def reopen(self, slot: int, place: int) -> None:
+        """Open the block of ``slot`` again from ``place`` on; what ``pins`` says now is given.
+
+        Random canvases change as a whole: they begin anew, with what stands before ``place`` given.
+        """
+        if self.has_random_canvases:
+            first, start = int(self.first_response[slot]), int(self.block_start[slot])
+            kept = slice(first, place)
+            chosen = self.canvas[slot, kept].copy(), self.log_probs[slot, kept].copy()
+            self.pins[slot] = self.pins[slot].add(Pins.at(start + np.arange(first, place), *chosen))
+            self._draw_again(slot, int(self.step[slot]))
+            return
+        behind = slice(place, int(self.block_length[slot]))
+        self.canvas[slot, behind] = self.mask_token_id
+        self.masked[slot, behind] = True
+        self.pinned[slot, behind] = False
+        self.log_probs[slot, behind] = 0.0
+        self.is_unsettled[slot] = self.is_editing[slot]
+        self.post_steps[slot] = 0
+        self.traces.forget_behind(slot, place)
+        self.pin(slot)
 
     def urgency(self, slots: Ints) -> Ints:
         """Priorities [N] of ``slots`` [N], lower for those that have been passed for long."""

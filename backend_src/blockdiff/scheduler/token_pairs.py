@@ -52,6 +52,9 @@ NO_PAIRS = TokenPairs(np.zeros(0, PAIR), False)
 def pairs_of(request: Request) -> TokenPairs:
     """The pairs of a checked request whose end tokens are resolved, nothing counted yet."""
     own = request.sampling
+    is_penalised = own.repetition_penalty != 1 or own.presence_penalty or own.frequency_penalty
+    if not (is_penalised or own.logit_bias or own.ramps):
+        return NO_PAIRS
     ramps = [
         (token, ramp)
         for ramp in own.ramps
@@ -66,10 +69,7 @@ def pairs_of(request: Request) -> TokenPairs:
         pair = pairs[np.searchsorted(ids, token) : np.searchsorted(ids, token) + 1]
         pair["start"], pair["slope"], pair["most"] = ramp.start, ramp.slope, ramp.most
         pair["is_once"] = ramp.is_once
-    is_penalised = own.repetition_penalty != 1 or own.presence_penalty or own.frequency_penalty
     is_counted = bool(is_penalised) or any(ramp.is_once for ramp in own.ramps)
-    if not (len(pairs) or is_counted):
-        return NO_PAIRS
     return TokenPairs(pairs, is_counted, len(request.input_ids))
 
 

@@ -3,7 +3,9 @@
 Knows tokens, reasoning and tool calls; knows nothing of tensors or of the engine.
 """
 
+import functools
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +36,7 @@ class AnswerText:
         self.context = context
         self.has_calls = False
         self._uid = uid
+        self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, context.stop_words, min_tokens=context.min_tokens)
         self._splitter = ReasoningSplitter(ThinkState(context.think)) if context.is_chat else None
         self._calls = (
@@ -56,6 +59,19 @@ class AnswerText:
         text, self._echo = self._echo + parsed.text, ""
         calls = [self._public(call) for call in parsed.calls]
         return Delta(text, reasoning, calls, parsed.has_malformed)
+
+    def top_text(self, found: str) -> str:
+        """Most probable tokens by id, as the engine writes them, with their texts."""
+        lists = json.loads(found) if found else []
+        decode = functools.lru_cache(maxsize=None)(self._decode)
+        named = [
+            [{"id": token, "token": decode(token), "log_prob": value} for token, value in top]
+            for top in lists
+        ]
+        return json.dumps(named, ensure_ascii=False)
+
+    def _decode(self, token: int) -> str:
+        return self._tokenizer.decode([token], skip_special=False)
 
     def _public(self, call: ToolCall) -> dict[str, Any]:
         index = self._num_calls

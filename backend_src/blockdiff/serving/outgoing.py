@@ -3,6 +3,7 @@
 Owns the request's response sender. Used by one thread only. Knows nothing of engines and queues.
 """
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +116,8 @@ class OutgoingStream:
         return [
             list_tensor(pb_utils, "output_ids", result.token_ids, np.int32),
             list_tensor(pb_utils, "block_log_probs", result.log_probs, np.float32),
+            text_tensor(pb_utils, "block_top_log_probs", _top_text(result)),
+            list_tensor(pb_utils, "block_steps", result.settled_steps, np.int32),
             scalar_tensor(pb_utils, "block_index", result.block_index, np.int32),
             scalar_tensor(pb_utils, "denoise_steps_used", result.denoise_steps, np.int32),
             scalar_tensor(pb_utils, "threshold_used", threshold, np.float32),
@@ -129,12 +132,19 @@ class OutgoingStream:
         ]
 
 
+def _top_text(result: BlockResult) -> str:
+    """JSON, per token a list of [id, log prob]; empty where nobody asked."""
+    return json.dumps(result.top_log_probs) if result.top_log_probs else ""
+
+
 def joined(results: list[BlockResult]) -> BlockResult:
     """All blocks of a request as one result that ends as the last of them does."""
     return replace(
         results[-1],
         token_ids=tuple(token for result in results for token in result.token_ids),
         log_probs=tuple(value for result in results for value in result.log_probs),
+        settled_steps=tuple(step for result in results for step in result.settled_steps),
+        top_log_probs=tuple(top for result in results for top in result.top_log_probs),
         denoise_steps=sum(result.denoise_steps for result in results),
         threshold=min(
             (result.threshold for result in results if result.threshold is not None), default=None

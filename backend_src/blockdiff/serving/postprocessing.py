@@ -40,6 +40,8 @@ from blockdiff.text.pieces import PieceTexts
 INPUT_NAMES = (
     "output_ids",
     "block_log_probs",
+    "block_top_log_probs",
+    "block_steps",
     "block_index",
     "denoise_steps_used",
     "threshold_used",
@@ -184,4 +186,10 @@ class PostprocessingModel(ServedModel):
         if context.return_log_probs:
             values = block["block_log_probs"].reshape(-1).tolist()
             tensors.append(list_tensor(pb_utils, "output_log_probs", values, np.float32))
+        if context.top_logprobs:
+            top = answer.top_text(text_of(block["block_top_log_probs"]))
+            tensors.append(text_tensor(pb_utils, "top_log_probs", top))
+        if context.return_step_map:
+            steps = block["block_steps"].reshape(-1).tolist()
+            tensors.append(list_tensor(pb_utils, "step_map", steps, np.int32))
         return tensors

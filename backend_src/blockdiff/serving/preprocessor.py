@@ -10,25 +10,30 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blockdiff.errors import RequestError, UnsupportedError
+from blockdiff.core import Ramp
+from blockdiff.errors import RequestError
 from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
+    MAX_BAD_WORD_CHARACTERS,
+    MAX_BAD_WORDS,
     MAX_STOP_WORD_CHARACTERS,
     MAX_STOP_WORDS,
     QUALITY_THRESHOLDS,
 )
+from blockdiff.serving.guide_fields import Limits, check_limits, read_guide
 from blockdiff.serving.infill_fields import read_infill
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.serving.model_facts import FactsReader, facts_file
 from blockdiff.serving.rules import check_rules
+from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
-from blockdiff.serving.tool_choice import ToolChoice, choose_tools
+from blockdiff.serving.tool_choice import ToolChoice, choose_tools, required_calls
 from blockdiff.serving.values import merge_values
-from blockdiff.text import Tokenizer, find_tool_form, offered_types
+from blockdiff.text import FORMS, ThinkState, Tokenizer, offered_types
 
 
 class Preprocessor:
@@ -39,8 +44,8 @@ class Preprocessor:
         self._settings = settings
         self._max_context = max_context
         self._facts = FactsReader(facts_file(settings.relay_socket))
-        found = find_tool_form(settings.model, tokenizer, settings.tool_form)
-        self._tool_form = found.form
+        wanted = settings.tool_form
+        self._tool_form = tokenizer.tool_form.form if wanted is None else FORMS[wanted]
         self._limits = {"max_tokens": float(settings.max_output_tokens)}
 
     def build(
@@ -51,10 +56,8 @@ class Preprocessor:
         given = merge_values(tensors, parameters, self._limits)
         check_rules(given)
         is_chat = bool(given.get("messages"))
-        stop_words = _stop_words(given.get("stop_words", []))
+        stop_words = _words("stop_words", given, MAX_STOP_WORDS, MAX_STOP_WORD_CHARACTERS)
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
-        if choice.is_required:
-            raise UnsupportedError("tool_choice: required calls are not supported; give auto")
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
         infill = read_infill(given, self._tokenizer.encode)
@@ -64,7 +67,14 @@ class Preprocessor:
             raise refuse("min_tokens", min_tokens, f"0 to max_tokens ({max_tokens})")
         given = {**given, "max_tokens": max_tokens, "min_tokens": min_tokens}
         context = self._context(given, ids, choice, stop_words)
-        spec = _spec(given, infill, context)
+        think = ThinkState(context.think)
+        guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
+        limits = Limits(
+            guide or read_guide(given, think),
+            _words("bad_words", given, MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS),
+        )
+        check_limits(limits)
+        spec = _spec(given, infill, context, limits, self._ramps(given, context))
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
@@ -88,9 +98,19 @@ class Preprocessor:
             tools=offered_types(choice.tools),
             echo=given["text_input"] if is_echo else "",
             return_log_probs=given.get("return_log_probs", False),
+            top_logprobs=given.get("top_logprobs", 0),
+            return_step_map=given.get("return_step_map", False),
             return_num_input_tokens=given.get("return_num_input_tokens", True),
             return_num_output_tokens=given.get("return_num_output_tokens", True),
         )
+
+    def _ramps(self, given: Mapping[str, Any], context: TextContext) -> tuple[Ramp, ...]:
+        own = self._settings
+        # a raw prompt says nothing of thinking
+        think_end = own.think_end_ramp if context.is_chat else ""
+        defaults = {"stop_ramp": own.stop_ramp, "think_end_ramp": think_end}
+        is_thinking = context.think != ThinkState.CLOSED.value
+        return read_ramps(given, defaults, self._tokenizer.special.think_end, is_thinking)
 
     def _limit_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         limit = self._settings.max_prompt_bytes
@@ -137,17 +157,23 @@ class Preprocessor:
         return given
 
 
-def _stop_words(given: list[str]) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word for word in given if word))
-    if len(words) > MAX_STOP_WORDS:
-        raise refuse("stop_words", f"{len(words)} strings", f"up to {MAX_STOP_WORDS} strings")
+def _words(name: str, given: Mapping[str, Any], most: int, characters: int) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word for word in given.get(name, []) if word))
+    if len(words) > most:
+        raise refuse(name, f"{len(words)} strings", f"up to {most} strings")
     for word in words:
-        if len(word) > MAX_STOP_WORD_CHARACTERS:
-            raise refuse("stop_words", word, f"up to {MAX_STOP_WORD_CHARACTERS} characters each")
+        if len(word) > characters:
+            raise refuse(name, word, f"up to {characters} characters each")
     return words
 
 
-def _spec(given: Mapping[str, Any], infill: Infill, context: TextContext) -> RequestSpec:
+def _spec(
+    given: Mapping[str, Any],
+    infill: Infill,
+    context: TextContext,
+    limits: Limits,
+    ramps: tuple[Ramp, ...],
+) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
         threshold = QUALITY_THRESHOLDS[given["quality"]]
@@ -162,11 +188,19 @@ def _spec(given: Mapping[str, Any], infill: Infill, context: TextContext) -> Req
         stream_denoise=given.get("stream_denoise", False),
         pinned=infill.pinned,
         priority=given.get("running_priority", 0),
+        guide=limits.guide,
+        bad_words=limits.bad_words,
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,
         top_k=given.get("top_k", 0),
         top_p=given.get("top_p", 1.0),
         seed=seed,
+        min_p=given.get("min_p", 0.0),
+        repetition_penalty=given.get("repetition_penalty", 1.0),
+        presence_penalty=given.get("presence_penalty", 0.0),
+        frequency_penalty=given.get("frequency_penalty", 0.0),
+        logit_bias=read_biases(given.get("logit_bias", "")),
+        ramps=ramps,
         algorithm=given.get("algorithm"),
         block_length=given.get("block_length"),
         denoise_steps=given.get("denoise_steps"),

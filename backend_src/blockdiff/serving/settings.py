@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from blockdiff.errors import ConfigError
+from blockdiff.errors import ConfigError, RequestError
 from blockdiff.kernel_choice import read_choices
+from blockdiff.serving.sampling_fields import read_ramp
 from blockdiff.text.tool_calls import FORMS
 from blockdiff.weights.identity import NO_MANIFEST
 
@@ -75,6 +76,8 @@ class Settings:
     load_aware_fewest_steps: float = 0.5  # share of a request's own steps
     expert_statistics_interval: int = 16
     default_max_tokens: int = 256
+    stop_ramp: str = ""  # of requests that name none; JSON as in the field of the same name
+    think_end_ramp: str = ""
     max_prompt_bytes: int = 4 << 20
     default_timeout_seconds: float = 600.0
     drain_seconds: float = 20.0
@@ -134,6 +137,14 @@ def _kernels(name: str, text: str) -> str:
     return text
 
 
+def _ramp(name: str, text: str) -> str:
+    try:
+        read_ramp(name, text)
+    except RequestError as error:
+        raise ConfigError(str(error)) from error
+    return text
+
+
 def _digest(name: str, text: str) -> str:
     if text != NO_MANIFEST and not re.fullmatch("[0-9a-f]{64}", text):
         raise ConfigError(f"{name}: got {text!r}, allowed 64 hex digits or {NO_MANIFEST!r}")
@@ -169,6 +180,8 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "load_aware_fewest_steps": _share(0.01),
     "expert_statistics_interval": _integer(0, 1 << 20),
     "default_max_tokens": _integer(1, 1 << 24),
+    "stop_ramp": _ramp,
+    "think_end_ramp": _ramp,
     "max_prompt_bytes": _integer(1, 1 << 30),
     "default_timeout_seconds": _seconds,
     "drain_seconds": _seconds,

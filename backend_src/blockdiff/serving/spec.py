@@ -4,12 +4,15 @@
 its TextContext on to ``postprocessing``. Knows no tensors.
 """
 
+from dataclasses import fields
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blockdiff.core import DecodingParams, Request, SamplingParams
+from blockdiff.core import DecodingParams, Guide, Ramp, Request, SamplingParams
 from blockdiff.errors import RequestError
+
+_SAMPLING = tuple(item.name for item in fields(SamplingParams))
 
 
 class _Wire(BaseModel):
@@ -29,6 +32,8 @@ class TextContext(_Wire):
     """The functions offered: for each its parameters, for each of those its JSON types."""
     echo: str = ""
     return_log_probs: bool = False
+    top_logprobs: int = 0
+    return_step_map: bool = False
     return_num_input_tokens: bool = True
     return_num_output_tokens: bool = True
 
@@ -43,14 +48,22 @@ class RequestSpec(_Wire):
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    ramps: tuple[Ramp, ...] = ()
     algorithm: str | None = None
     block_length: int | None = None
     denoise_steps: int | None = None
     threshold: float | None = None
     is_elastic: bool = False
+    guide: Guide | None = None
     stream_denoise: bool = False
     pinned: tuple[tuple[int, int], ...] = ()
     priority: int = 0
+    bad_words: tuple[str, ...] = ()
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -66,7 +79,7 @@ class RequestSpec(_Wire):
             min_tokens=self.text.min_tokens,
             ignore_eos=self.ignore_eos,
             stop_strings=self.text.stop_words,
-            sampling=SamplingParams(self.temperature, self.top_k, self.top_p, self.seed),
+            sampling=SamplingParams(**{name: getattr(self, name) for name in _SAMPLING}),
             decoding=DecodingParams(
                 algorithm=self.algorithm,
                 block_length=self.block_length,
@@ -75,9 +88,13 @@ class RequestSpec(_Wire):
                 is_elastic=self.is_elastic,
             ),
             deadline=deadline,
+            num_top_log_probs=self.text.top_logprobs,
+            wants_step_map=self.text.return_step_map,
             wants_canvases=self.stream_denoise,
             pinned=self.pinned,
+            guide=self.guide,
             priority=self.priority,
+            bad_strings=self.bad_words,
         )
 
 

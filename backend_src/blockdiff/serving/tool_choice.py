@@ -1,13 +1,18 @@
 """What a request says of its tools: whether calls may, must or must not be made.
 
-Knows the fields ``tools`` and ``tool_choice``; knows nothing of templates, forms and grammars.
+Knows the fields ``tools`` and ``tool_choice``; knows nothing of templates and of how a form is
+written.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from blockdiff.core import Guide
 from blockdiff.errors import RequestError
 from blockdiff.serving.json_text import parse_json, refuse
+from blockdiff.text import ThinkState, Tokenizer
+from blockdiff.text.tool_guides import tool_guide
 
 WORDS = ("none", "auto", "required")
 ALLOWED = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
@@ -40,6 +45,19 @@ def choose_tools(given: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -
         if given.get(other):
             raise refuse("tool_choice", text, f"none or auto together with {other}")
     return ToolChoice(tools, True, named)
+
+
+def required_calls(
+    choice: ToolChoice, form: str, tokenizer: Tokenizer, think: ThinkState
+) -> Guide | None:
+    """The guide that makes an answer call what has to be called; None: nothing has to be.
+
+    ``form``: how the model writes calls. ``think``: what the prompt says of thinking.
+    """
+    if not choice.is_required:
+        return None
+    guide = tool_guide(choice.tools, choice.named, form, tokenizer.id_of)
+    return replace(guide, think=think.value)
 
 
 def _named(text: str) -> str:

@@ -2,10 +2,12 @@
 
 from blockdiff.text.reasoning import ReasoningSplitter, SplitText
 from blockdiff.text.special import SpecialTokens
-from blockdiff.text.stream import TextCodec, TextDelta, TextStream
+from blockdiff.text.stream import TextDelta, TextStream
+from blockdiff.text.think_marks import TAGS, THINK_MARKS, ThinkMarks
+from blockdiff.text.think_tokens import ThinkTokens
+from blockdiff.text.token_texts import TextCodec
 from blockdiff.text.tokenizer import ThinkState, Tokenizer
 from blockdiff.text.tool_calls import FORMS, ParsedText, ToolCall, ToolCallParser, offered_types
-from blockdiff.text.tool_form import find_tool_form
 
 __all__ = [
     "FORMS",
@@ -16,10 +18,13 @@ __all__ = [
     "TextCodec",
     "TextDelta",
     "TextStream",
+    "TAGS",
+    "THINK_MARKS",
+    "ThinkMarks",
     "ThinkState",
+    "ThinkTokens",
     "Tokenizer",
     "ToolCall",
     "ToolCallParser",
-    "find_tool_form",
     "offered_types",
 ]

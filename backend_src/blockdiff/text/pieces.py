@@ -7,7 +7,7 @@ of blocks or of how sure tokens are.
 from collections.abc import Sequence
 from typing import cast
 
-from blockdiff.text.stream import REPLACEMENT, ByteCodec, TextCodec
+from blockdiff.text.token_texts import REPLACEMENT, ByteCodec, TextCodec
 
 
 class PieceTexts:

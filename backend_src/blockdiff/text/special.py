@@ -15,8 +15,8 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "mask": ("<|mask|>", "<|MASK|>", "<mask>", "[MASK]"),
     "im_start": ("<|im_start|>", "<role>"),
     "im_end": ("<|im_end|>", "<|role_end|>"),
-    "think_start": ("<think>",),
-    "think_end": ("</think>",),
+    "think_start": ("<think>", "<|channel>"),
+    "think_end": ("</think>", "<channel|>"),
     "tool_call_start": ("<tool_call>",),
     "tool_call_end": ("</tool_call>",),
 }
@@ -51,7 +51,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def find_special_tokens(vocabulary: Mapping[str, int], model_dir: Path) -> SpecialTokens:
-    """Looks the usual spellings up; config.json wins for the mask and the end-of-sequence ids."""
+    """Looks the usual spellings up; ids that configs name win, of end tokens those of
+    generation_config.json.
+    """
     config = read_json(model_dir / "config.json")
     found: dict[str, Any] = {
         name: next((vocabulary[text] for text in texts if text in vocabulary), None)
@@ -65,7 +67,8 @@ def find_special_tokens(vocabulary: Mapping[str, int], model_dir: Path) -> Speci
 def _eos_ids(
     config: Mapping[str, Any], vocabulary: Mapping[str, int], model_dir: Path
 ) -> tuple[int, ...]:
-    configured = config.get("eos_token_id")
+    generation = read_json(model_dir / "generation_config.json")
+    configured = generation.get("eos_token_id", config.get("eos_token_id"))
     if isinstance(configured, int):
         return (configured,)
     if isinstance(configured, list) and configured:

@@ -1,44 +1,18 @@
 """Renders a checkpoint's chat template in a sandbox, with limits on size and time.
 
-``shield`` marks control-token spellings inside user data so that the caller can tell them from the
-template's own. Knows nothing of token ids.
+Knows what templates expect to find; knows nothing of token ids.
 """
 
 import datetime
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
-import jinja2.sandbox
 
 from blockdiff.errors import ConfigError, RequestError
-
-# Noncharacter: never valid in interchanged text, so user data loses nothing by giving it up.
-SHIELD = "\ufdd0"
-MAX_RENDERED_CHARACTERS = 16 * 1024 * 1024
-MAX_RENDER_SECONDS = 2.0
-MAX_LOOP_STEPS = 100_000
-
-
-def shield(value: Any, spellings: Sequence[str]) -> Any:
-    """A copy of JSON-like ``value`` whose strings contain none of ``spellings`` unbroken."""
-    if isinstance(value, str):
-        text = value.replace(SHIELD, "\ufffd")
-        for spelling in spellings:
-            if spelling in text:
-                text = text.replace(spelling, spelling[0] + SHIELD + spelling[1:])
-        return text
-    if isinstance(value, Mapping):
-        return {shield(key, spellings): shield(item, spellings) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [shield(item, spellings) for item in value]
-    return value
-
-
-def unshield(text: str) -> str:
-    return text.replace(SHIELD, "")
+from blockdiff.text.template_limits import BUDGET, MAX_SIZE, Budget
+from blockdiff.text.template_sandbox import Environment
 
 
 class CallArguments(dict[str, Any]):
@@ -56,41 +30,33 @@ class CallArguments(dict[str, Any]):
         return other + str(self)
 
 
-class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset(["*", "**", "%"])
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        sizes = [side for side in (left, right) if isinstance(side, int)]
-        is_growth = operator == "**" or not all(isinstance(s, int | float) for s in (left, right))
-        if is_growth and any(abs(size) > MAX_LOOP_STEPS for size in sizes):
-            raise RequestError(f"messages: chat template asks for {operator} by {max(sizes)}")
-        return super().call_binop(context, operator, left, right)
-
-
 class ChatTemplate:
     """One compiled template. Thread-safe: every render has its own loop budget."""
 
-    def __init__(self, source: str) -> None:
-        environment = _Environment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
+    def __init__(self, source: str, names: Mapping[str, str] | None = None) -> None:
+        """``names``: texts that templates know by name, such as ``bos_token``."""
+        self._names = dict(names or {})
         try:
-            self._template = environment.from_string(source)
+            self._template = Environment(_to_json).build(source)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(
                 f"chat_template.jinja line {error.lineno}: {error.message}; fix the template"
             ) from error
+        except RecursionError as error:
+            raise ConfigError("chat_template.jinja: nested too deeply; fix the template") from error
 
     def render(self, messages: Any, tools: Any, enable_thinking: bool | None) -> str:
         """The prompt text, ending where the assistant is to go on."""
+        budget = Budget()
         values: dict[str, Any] = {
+            **self._names,
+            BUDGET: budget,
             "messages": [_with_arguments(message) for message in messages],
             "tools": tools or None,
             "add_generation_prompt": True,
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
-            "range": _BudgetedRange(),
+            "range": budget.range,
         }
         if enable_thinking is not None:
             values["enable_thinking"] = enable_thinking
@@ -105,39 +71,20 @@ class ChatTemplate:
             ) from error
         except jinja2.TemplateError as error:
             raise RequestError(f"messages: the chat template refuses them: {error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        except RecursionError as error:
+            raise RequestError("messages: the chat template calls itself too deeply") from error
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise RequestError(f"messages: the chat template cannot use them: {error}") from error
 
     def _render_limited(self, values: Mapping[str, Any]) -> str:
-        give_up_at = time.monotonic() + MAX_RENDER_SECONDS
         pieces: list[str] = []
         length = 0
         for piece in self._template.generate(**values):
             pieces.append(piece)
             length += len(piece)
-            if length > MAX_RENDERED_CHARACTERS:
-                raise RequestError(
-                    f"messages: prompt grows beyond {MAX_RENDERED_CHARACTERS} characters"
-                )
-            if time.monotonic() > give_up_at:
-                raise RequestError(
-                    f"messages: the chat template takes more than {MAX_RENDER_SECONDS:g} s"
-                )
+            if length > MAX_SIZE:
+                raise RequestError(f"messages: prompt grows beyond {MAX_SIZE} characters")
         return "".join(pieces)
-
-
-class _BudgetedRange:
-    """``range`` whose total over one render is bounded, so that nested loops end."""
-
-    def __init__(self) -> None:
-        self._left = MAX_LOOP_STEPS
-
-    def __call__(self, *bounds: int) -> range:
-        steps = range(*bounds)
-        self._left -= len(steps)
-        if self._left < 0:
-            raise RequestError(f"messages: the chat template loops over {MAX_LOOP_STEPS} steps")
-        return steps
 
 
 def _with_arguments(message: Any) -> Any:

@@ -16,10 +16,14 @@ import tokenizers
 
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.text.replaced_bytes import replaced_bytes
+from blockdiff.text.shield import Shield, unshield
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
-from blockdiff.text.template import ChatTemplate, shield, unshield
-from blockdiff.text.tool_calls.forms import MARKERS
+from blockdiff.text.template import ChatTemplate
+from blockdiff.text.think_marks import THINK_MARKS, detect_think_marks
+from blockdiff.text.tool_calls.forms import MARKERS, detect_form
 
+# White space may follow a mark at the end of a prompt.
+MAX_MARK_TOKENS = 32
 _CONTROL_SHAPE = re.compile(r"<.*>|\[[A-Z_]+\]|<\|.*\|>", re.DOTALL)
 
 
@@ -35,7 +39,11 @@ class Tokenizer:
     """Tokenizer and chat template of one checkpoint. Immutable after load; safe to share."""
 
     def __init__(
-        self, definition: Mapping[str, Any], template: str | None, special: SpecialTokens
+        self,
+        definition: Mapping[str, Any],
+        template: str | None,
+        special: SpecialTokens,
+        model_type: str | None = None,
     ) -> None:
         definition = _with_visible_markers(definition)
         self._full = tokenizers.Tokenizer.from_str(json.dumps(definition))
@@ -50,11 +58,17 @@ class Tokenizer:
         )
         self._plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_control(definition)))
         self._control_pattern = _alternatives(self._control)
+        self._shield = Shield(self._control)
         self._template = ChatTemplate(template) if template is not None else None
         self._bytes: dict[int, bytes] = {}
         self._decoder = definition.get("decoder") or {}
         self.special = special
+        self.think_marks = detect_think_marks(template, lambda token: token in self._control)
+        """How the model marks its think blocks; None: nothing tells that it has any."""
         self.is_byte_level = _is_byte_level(definition)
+        self.tool_form = detect_form(
+            template, lambda token: self.id_of(token) is not None, model_type
+        )
         self.vocab_size = self._full.get_vocab_size(with_added_tokens=True)
         vocabulary = self._full.get_vocab(with_added_tokens=True)
         self.largest_id = max(vocabulary.values(), default=-1)
@@ -72,7 +86,13 @@ class Tokenizer:
             vocabulary = tokenizers.Tokenizer.from_str(json.dumps(definition)).get_vocab()
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"{path}: not a tokenizer ({error}); replace the file") from error
-        return cls(definition, template_text(folder), find_special_tokens(vocabulary, folder))
+        model_type = read_json(folder / "config.json").get("model_type")
+        return cls(
+            definition,
+            _template_text(folder),
+            find_special_tokens(vocabulary, folder),
+            model_type if isinstance(model_type, str) else None,
+        )
 
     def require_room(self, name: str, text: str, most_tokens: int | None) -> None:
         """Refuse a text that cannot fit, however it splits: encoding a long one takes seconds."""
@@ -137,11 +157,8 @@ class Tokenizer:
         """
         if self._template is None:
             raise UnsupportedError("messages: this model has no chat template; use text_input")
-        # Longest first, so that no spelling is shielded only in part.
-        spellings = sorted(self._control, key=len, reverse=True)
-        rendered = self._template.render(
-            shield(messages, spellings), shield(tools, spellings), enable_thinking
-        )
+        cover = self._shield.cover
+        rendered = self._template.render(cover(messages), cover(tools), enable_thinking)
         self.require_room("messages", unshield(rendered), most_tokens)
         ids: list[int] = []
         for piece in self._control_pattern.split(rendered):
@@ -153,14 +170,22 @@ class Tokenizer:
 
     def think_state(self, input_ids: Sequence[int]) -> ThinkState:
         """Whether a prompt ends inside a think block, just after one, or neither."""
-        for token_id in reversed(input_ids):
-            if token_id == self.special.think_start:
-                return ThinkState.OPEN
-            if token_id == self.special.think_end:
-                return ThinkState.CLOSED
-            if self.decode([token_id], skip_special=False).strip():
-                break
+        if self.think_marks is None:
+            return ThinkState.UNKNOWN
+        tail = list(input_ids[-MAX_MARK_TOKENS:])
+        text = self.decode(tail, skip_special=False).rstrip()
+        for mark, token_id, state in (
+            (self.think_marks.start, self.special.think_start, ThinkState.OPEN),
+            (self.think_marks.end, self.special.think_end, ThinkState.CLOSED),
+        ):
+            # What only reads like a mark is none where there is a token for it.
+            if text.endswith(mark.rstrip()) and (token_id is None or token_id in tail):
+                return state
         return ThinkState.UNKNOWN
+
+    def think_end_ids(self) -> list[int]:
+        """What ends a think block of this model; [] where it has none."""
+        return [] if self.think_marks is None else self.encode(self.think_marks.end, True)
 
     def _encode_plain(self, text: str) -> list[int]:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
@@ -187,16 +212,18 @@ def _alternatives(texts: Mapping[str, int]) -> re.Pattern[str]:
 
 
 def _with_visible_markers(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a vocabulary counts parts of tool calls as special they would be missing in texts."""
+    """Where a vocabulary counts marks of tool calls and think blocks as special they would be
+    missing in texts.
+    """
+    visible = MARKERS | {mark for marks in THINK_MARKS.values() for mark in marks.control}
     tokens = [
-        {**token, "special": bool(token.get("special")) and token["content"] not in MARKERS}
+        {**token, "special": bool(token.get("special")) and token["content"] not in visible}
         for token in definition.get("added_tokens", ())
     ]
     return {**definition, "added_tokens": tokens}
 
 
-def template_text(folder: Path) -> str | None:
-    """The chat template of a checkpoint; None where it has none."""
+def _template_text(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

@@ -9,9 +9,11 @@ import sys
 from typing import TextIO
 
 from rich.console import Console
+from rich.live import Live
 from rich.status import Status
 from rich.text import Text
 
+from ..canvas import MASKED, OPEN, Canvas
 from ..types import BlockEvent, Generation
 
 # A model can write any character; control characters would drive the reader's terminal.
@@ -31,6 +33,7 @@ class Screen:
         self._at_line_start = True
         self._in_reasoning = False
         self._spinner: Status | None = None
+        self._live: Live | None = None
 
     def wait(self) -> None:
         """Show that an answer is awaited, until anything else is shown; only on a terminal."""
@@ -41,6 +44,10 @@ class Screen:
 
     def block(self, event: BlockEvent) -> None:
         """Show one block at once. Reasoning is left out when the output is piped."""
+        if event.is_partial:
+            self._watch(event)
+            return
+        self._stop_watching()
         if event.reasoning and self.is_terminal:
             self._write(event.reasoning, "dim italic")
             self._in_reasoning = True
@@ -71,6 +78,25 @@ class Screen:
         self._fresh_line()
         self._remarks.print(Text(f"error: {text}", style="red"), soft_wrap=True)
 
+    def _watch(self, event: BlockEvent) -> None:
+        """The block as it is now, in place of how it was; a line each where lines stay."""
+        assert event.canvas is not None, "a partial event"
+        canvas, text = event.canvas, canvas_text(event.canvas)
+        if not self.is_terminal:
+            line = f"block {canvas.block} step {canvas.step}: {text.plain}"
+            self._remarks.print(Text(line), soft_wrap=True)
+            return
+        if self._live is None:
+            self._fresh_line()
+            self._live = Live(console=self._console, transient=True, auto_refresh=False)
+            self._live.start()
+        self._live.update(text, refresh=True)
+
+    def _stop_watching(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
     def _stop_waiting(self) -> None:
         if self._spinner is not None:
             self._spinner.stop()
@@ -78,6 +104,7 @@ class Screen:
 
     def _fresh_line(self) -> None:
         self._stop_waiting()
+        self._stop_watching()
         if not self._at_line_start:
             self._write("\n")
 
@@ -92,6 +119,16 @@ class Screen:
         else:
             self._out.write(text)
         self._out.flush()
+
+
+def canvas_text(canvas: Canvas) -> Text:
+    """A block on one line: settled tokens plain, others as they are guessed, masks as shades."""
+    shown = Text()
+    for place in canvas.places:
+        text = place.guess or "░" if place.text is None else place.text
+        text = text.replace("\n", "⏎").translate(_VISIBLE)
+        shown.append(text, style={MASKED: "dim", OPEN: "yellow"}.get(place.state, ""))
+    return shown
 
 
 def describe(generation: Generation, note: str = "") -> str:

@@ -60,6 +60,8 @@ def block(
     arrays = {
         "output_ids": np.array([ids], dtype=np.int32),
         "block_log_probs": np.full((1, len(ids)), -0.5, dtype=np.float32),
+        "block_top_log_probs": text(ending.get("top", "")),
+        "block_steps": np.array([ending.get("steps", [])], dtype=np.int32),
         "block_index": np.array([[index]], dtype=np.int32),
         "denoise_steps_used": np.array([[2]], dtype=np.int32),
         "threshold_used": np.array([[0.75]], dtype=np.float32),
@@ -101,11 +103,22 @@ def test_the_token_that_ends_is_no_text(model: PostprocessingModel, tokenizer: T
 
 def test_conditional_outputs_and_wishes(model: PostprocessingModel, tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("hi")
-    context = TextContext(return_log_probs=True, return_num_input_tokens=False)
-    request = block(ids, 0, context=context, is_final=True)
+    context = TextContext(
+        return_log_probs=True, top_logprobs=1, return_step_map=True, return_num_input_tokens=False
+    )
+    top = json.dumps([[[token, -0.5]] for token in ids])
+    asked = {"top": top, "steps": [3] * len(ids)}
+    request = block(ids, 0, context=context, is_final=True, **asked)
     (response,) = model.execute([request])
     assert set(response.values()) == set(NAMES) - {"num_input_tokens"}
     assert response.values()["output_log_probs"] == [-0.5] * len(ids)
+    assert response.values()["step_map"] == [3] * len(ids)
+    (text,) = response.values()["top_log_probs"]
+    assert json.loads(text) == [
+        [{"id": token, "token": tokenizer.decode([token]), "log_prob": -0.5}] for token in ids
+    ]
+    (response,) = model.execute([block(ids, 0, context=TextContext(), is_final=True)])
+    assert not {"output_log_probs", "top_log_probs", "step_map"} & set(response.values())
     assert response.values()["threshold_used"] == [0.75]
 
 

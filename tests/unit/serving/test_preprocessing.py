@@ -1,6 +1,8 @@
 """Preprocessor: every field is honoured or refused, in one line; nothing is ignored."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -172,7 +174,7 @@ def test_refusals(build: Build, fields: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("name", ["max_token", "stop_word", "temprature", "n", "logit_bias"])
+@pytest.mark.parametrize("name", ["max_token", "stop_word", "temprature", "n", "best_of"])
 def test_parameters_that_would_be_ignored(build: Build, name: str) -> None:
     with pytest.raises(RequestError, match=f'parameter "{name}"'):
         build({name: 1}, text_input="x")
@@ -263,3 +265,9 @@ def test_what_the_model_cannot_honour_is_refused_before_it_waits(
         build(text_input="x")
     path.write_text("{")  # no reason to refuse anybody
     build(text_input="x", **fields)
+
+
+def test_it_needs_no_torch() -> None:
+    """Every server has a process for it, which would take seconds and memory for nothing."""
+    code = "import sys, blockdiff.serving.preprocessing; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

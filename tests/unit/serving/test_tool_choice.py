@@ -13,7 +13,7 @@ from blockdiff.serving.answer import AnswerText
 from blockdiff.serving.messages import parse_messages
 from blockdiff.serving.preprocessor import Preprocessor
 from blockdiff.serving.settings import Settings, read_settings
-from blockdiff.serving.spec import TextContext
+from blockdiff.serving.spec import TextContext, parse_spec
 from blockdiff.text import Tokenizer
 from blockdiff.text.template import ChatTemplate
 
@@ -42,6 +42,16 @@ def test_offered_tools_reach_the_text_side(build: Build, tokenizer: Tokenizer) -
     # the model does not see them either
     assert none[0] == ask(build)[0] != ids
     assert ask(build, tool_choice="none")[0] == none[0]
+
+
+def test_required_calls_are_guided(build: Build) -> None:
+    required = ask(build, tools=TOOLS, tool_choice="required")[1].guide
+    named = ask(build, tools=TOOLS, tool_choice=NAMED)[1].guide
+    assert (required.kind, required.think) == ("tool_calls", "unknown")
+    assert "call_1" in required.text and "call_1" not in named.text
+    spec = ask(build, tools=TOOLS, tool_choice=NAMED)[1]
+    assert parse_spec(spec.model_dump_json()).engine_request(1, (1,), None).guide == named
+    assert ask(build, tools=TOOLS, tool_choice="auto")[1].guide is None
 
 
 def test_the_form_can_be_set(tokenizer: Tokenizer, settings: Settings) -> None:
@@ -89,9 +99,18 @@ def test_a_choice_needs_a_chat(build: Build) -> None:
         build(text_input="x", tool_choice="auto", max_tokens=8)
 
 
+def test_required_calls_are_a_guide(build: Build) -> None:
+    any_call = ask(build, tools=TOOLS, tool_choice="required")[1].guide
+    named = ask(build, tools=TOOLS, tool_choice=NAMED)[1].guide
+    assert any_call.kind == named.kind == "tool_calls"
+    assert '\\"f\\"' in any_call.text and '\\"f\\"' not in named.text
+    with pytest.raises(RequestError, match="none or auto together with guided_decoding_guide_type"):
+        ask(build, tools=TOOLS, tool_choice="required", guided_decoding_guide_type="json")
+
+
 def test_a_choice_as_a_json_value(build: Build) -> None:
     given = {"messages": json.loads(USER), "tools": TOOLS, "tool_choice": NAMED, "max_tokens": 8}
-    given["tool_choice"]["function"]["name"] = "h"
+    given["tool_choice"] = {**NAMED, "function": {"name": "h"}}
     with pytest.raises(RequestError, match="a name among the tools"):
         build(sampling_parameters=json.dumps(given))
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from blockdiff.text import Tokenizer
 from blockdiff.text.pieces import PieceTexts
-from blockdiff.text.stream import REPLACEMENT
+from blockdiff.text.token_texts import REPLACEMENT
 
 from .test_text_stream import TEXTS, Generic
 

@@ -15,7 +15,7 @@ REASONING = [
     ("  <thin> is text", ThinkState.UNKNOWN, ("  <thin> is text", "")),
     ("no <think>later</think>", ThinkState.UNKNOWN, ("no <think>later</think>", "")),
     ("  ", ThinkState.UNKNOWN, ("  ", "")),
-    ("<think>x</think>\n\ny", ThinkState.CLOSED, ("<think>x</think>\n\ny", "")),
+    ("<think>x</think>\n\ny", ThinkState.CLOSED, ("y", "x")),
     ("x", ThinkState.CLOSED, ("x", "")),
 ]
 

@@ -1,5 +1,6 @@
 """Fields that say what responses hold, and the outputs themselves."""
 
+from blockdiff.limits import MAX_TOP_LOG_PROBS
 from blockdiff.serving.fields.kinds import Field, Kind, Output
 
 ANSWER: tuple[Field, ...] = (
@@ -25,6 +26,15 @@ ANSWER: tuple[Field, ...] = (
         default=True,
     ),
     Field("return_log_probs", Kind.BOOL, "fill `output_log_probs`", default=False),
+    Field(
+        "top_logprobs",
+        Kind.INT32,
+        "most probable tokens that `top_log_probs` lists for each token; 0 is off",
+        low=0,
+        high=MAX_TOP_LOG_PROBS,
+        default=0,
+    ),
+    Field("return_step_map", Kind.BOOL, "fill `step_map`", default=False),
     Field("return_num_input_tokens", Kind.BOOL, "fill `num_input_tokens`", default=True),
     Field("return_num_output_tokens", Kind.BOOL, "fill `num_output_tokens`", default=True),
     Field(
@@ -62,4 +72,17 @@ OUTPUTS: tuple[Output, ...] = (
         "JSON of the open block after a preview, with `stream_denoise`; else empty",
     ),
     Output("output_log_probs", Kind.FP32, "one per token, when asked for", is_list=True),
+    Output(
+        "top_log_probs",
+        Kind.STRING,
+        "when asked for: JSON, per token a list of {id, token, log_prob}, most probable first, at "
+        "the step that settled it",
+    ),
+    Output(
+        "step_map",
+        Kind.INT32,
+        "when asked for: the step, from 0 in its block, that settled each token (the last edit of "
+        "an edited one); -1: the request gave it",
+        is_list=True,
+    ),
 )

@@ -1,0 +1,30 @@
+"""Knobs of where an answer ends."""
+
+from .base import SORT, Knob
+
+ENDINGS: tuple[Knob, ...] = (
+    Knob(
+        "max_tokens",
+        SORT,
+        {"max_tokens": 3},
+        lambda a, b: (b.joined("num_output_tokens"), b.last["finish_reason"]) == (3, "length"),
+    ),
+    Knob(
+        "min_tokens",
+        SORT,
+        {"min_tokens": 30},
+        lambda a, b: a.joined("num_output_tokens") < 30 <= b.joined("num_output_tokens"),
+    ),
+    Knob(
+        "stop_words",
+        SORT,
+        {"stop_words": ["31"]},
+        lambda a, b: b.text == a.text.partition("31")[0] and b.last["stop_reason"] == "31",
+    ),
+    Knob(
+        "ignore_eos",
+        SORT,
+        {"ignore_eos": True},
+        lambda a, b: a.last["finish_reason"] == "stop" and b.joined("num_output_tokens") == 40,
+    ),
+)

@@ -120,6 +120,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "tools: got",
         "messages",
     ),
+    "choice without tools": (
+        {"messages": json.dumps([USER]), "tool_choice": "required"},
+        "INVALID_ARGUMENT",
+        'tool_choice: got "required"',
+        "none without tools",
+    ),
     "broken tool": (
         {"messages": json.dumps([USER]), "tools": "[{}]"},
         "INVALID_ARGUMENT",

@@ -16,8 +16,6 @@ from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
-    MAX_STOP_WORD_CHARACTERS,
-    MAX_STOP_WORDS,
     QUALITY_THRESHOLDS,
 )
 from blockdiff.serving.infill_fields import read_infill
@@ -28,6 +26,7 @@ from blockdiff.serving.rules import check_rules
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
+from blockdiff.serving.text_fields import read_stop_words, read_thinking
 from blockdiff.serving.tool_choice import ToolChoice, choose_tools, required_calls
 from blockdiff.serving.values import merge_values
 from blockdiff.text import FORMS, ThinkState, Tokenizer, offered_types
@@ -53,7 +52,7 @@ class Preprocessor:
         given = merge_values(tensors, parameters, self._limits)
         check_rules(given)
         is_chat = bool(given.get("messages"))
-        stop_words = _stop_words(given.get("stop_words", []))
+        stop_words = read_stop_words(given.get("stop_words", []), self._settings)
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
@@ -66,7 +65,9 @@ class Preprocessor:
         context = self._context(given, ids, choice, stop_words)
         think = ThinkState(context.think)
         guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
+        thinking = read_thinking(given, think, self._tokenizer) if is_chat else None
         spec = _spec(given, infill, context, self._ramps(given, context), guide)
+        spec = spec.model_copy(update={"thinking": thinking})
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
@@ -83,6 +84,8 @@ class Preprocessor:
         is_echo = not given.get("exclude_input_in_output", True)
         return TextContext(
             stop_words=stop_words,
+            stop_token_ids=tuple(dict.fromkeys(given.get("stop_token_ids", ()))),
+            includes_stop=given.get("include_stop_str_in_output", False),
             min_tokens=given["min_tokens"],
             is_chat=is_chat,
             think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
@@ -147,16 +150,6 @@ class Preprocessor:
                 f"{prompt_length} tokens"
             )
         return given
-
-
-def _stop_words(given: list[str]) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word for word in given if word))
-    if len(words) > MAX_STOP_WORDS:
-        raise refuse("stop_words", f"{len(words)} strings", f"up to {MAX_STOP_WORDS} strings")
-    for word in words:
-        if len(word) > MAX_STOP_WORD_CHARACTERS:
-            raise refuse("stop_words", word, f"up to {MAX_STOP_WORD_CHARACTERS} characters each")
-    return words
 
 
 def _spec(

@@ -165,6 +165,16 @@ def test_a_finished_guide_ends_the_request_and_fixed_text_takes_no_previews() ->
     assert set(block.log_probs) == {0.0}
 
 
+def test_space_between_parts_of_json_does_not_run_away() -> None:
+    model = hash_model()
+    many = [
+        request(uid, [uid], max_tokens=90, guide=guide("json_schema", SCHEMA))
+        for uid in range(1, 9)
+    ]
+    for blocks in decoded(model, many):
+        assert not re.search(r"\s\n| {65}", text_of(model, blocks))
+
+
 def test_a_guide_that_max_tokens_cuts_says_so() -> None:
     model = hash_model()
     ((last,),) = decoded(model, [request(1, max_tokens=3, guide=guide("regex", "[ab]{50}"))])

@@ -124,6 +124,18 @@ def test_text_leaves_out_eos_and_stop(command: Command, with_tokenizer: Path) ->
     assert chr(stop + 32) not in by_string["text"]
 
 
+def test_guides_and_bad_words(command: Command, with_tokenizer: Path) -> None:
+    given = ["--prompt", "a b", "--max-tokens", "24", "--seed", "3"]
+    free = command.results(*given, "--ignore-eos", model=with_tokenizer)[0]["text"]
+    word = free.strip()[0]
+    kept = command.results(*given, "--ignore-eos", "--bad-word", word, model=with_tokenizer)
+    assert word not in kept[0]["text"]
+    guide = ["--guide-type", "regex", "--guide", "[0-9]{6}"]
+    (guided,) = command.results(*given, *guide, model=with_tokenizer)
+    assert guided["text"].isdigit() and len(guided["text"]) == 6
+    assert "guide_type" in command.refusal(*given, "--guide", "a", model=with_tokenizer)
+
+
 def test_golden_entries_are_request_lines(command: Command, tmp_path: Path) -> None:
     entry = {
         "name": "some_case",

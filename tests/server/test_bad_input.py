@@ -145,16 +145,16 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "more than 0",
     ),
     "guided": (
-        {"text_input": OK, "guided_decoding_guide_type": "json"},
-        "UNIMPLEMENTED",
-        "guided_decoding_guide_type: got",
-        "not supported",
+        {"text_input": OK, "guided_decoding_guide_type": "regex", "guided_decoding_guide": "(a"},
+        "INVALID_ARGUMENT",
+        "guided_decoding_guide: not usable",
+        "unclosed group",
     ),
     "bad words": (
-        {"text_input": OK, "bad_words": ["x"]},
-        "UNIMPLEMENTED",
+        {"text_input": OK, "bad_words": ["x" * 257]},
+        "INVALID_ARGUMENT",
         "bad_words: got",
-        "not supported",
+        "up to 256 characters each",
     ),
     "unknown sampling parameter": (
         {"text_input": OK, "sampling_parameters": '{"max_token": 3}'},

@@ -121,6 +121,13 @@ def generate(
     stop: Stop = None,
     stop_token_ids: StopTokenIds = None,
     include_stop_str_in_output: IncludeStop = False,
+    bad_word: Annotated[
+        list[str] | None, typer.Option(help="Never part of the answer; may be repeated.")
+    ] = None,
+    guide_type: Annotated[
+        str | None, typer.Option(help="json, json_schema, regex or ebnf_grammar.")
+    ] = None,
+    guide: Annotated[str | None, typer.Option(help="What the answer must be.")] = None,
     pinned: Annotated[
         str | None, typer.Option(help='Given answer tokens by place, as JSON: {"5": 17}.')
     ] = None,
@@ -178,6 +185,9 @@ def generate(
         "stop": stop or None,
         "stop_token_ids": ids_flag("stop_token_ids", stop_token_ids),
         "include_stop_str_in_output": include_stop_str_in_output or None,
+        "bad_words": bad_word or None,
+        "guide_type": guide_type,
+        "guide": guide,
         "pinned": json_flag("pinned", pinned),
         "suffix": suffix,
         "suffix_ids": ids_flag("suffix_ids", suffix_ids),

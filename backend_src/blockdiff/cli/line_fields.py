@@ -61,6 +61,9 @@ class RequestLine(BaseModel):
     max_tokens: int = 128
     min_tokens: int = 0
     stop: list[Text] = Field(default_factory=list)
+    bad_words: list[Text] = Field(default_factory=list)
+    guide_type: Literal["json", "json_schema", "regex", "ebnf_grammar"] | None = None
+    guide: Text | None = None
     ignore_eos: bool = False
     priority: int = 0
     eos_id: int | None = None
@@ -153,4 +156,6 @@ def check_fields(given: Mapping[str, Any]) -> RequestLine:
         raise RequestError("replay, inputs: recorded draws need both of them")
     if line.replay and (line.pinned or line.gap is not None):
         raise RequestError("replay: a recorded run has no pinned or suffix; leave them out")
+    if line.guide is not None and line.guide_type is None:
+        raise RequestError("guide: needs guide_type beside it")
     return line

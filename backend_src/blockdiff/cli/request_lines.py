@@ -57,6 +57,7 @@ def build_request(
         input_ids=tuple(prompt.input_ids),
         guide=prompt.guide,
         thinking=prompt.thinking,
+        bad_strings=tuple(line.bad_words),
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
         min_tokens=_limit(line, "min_tokens", infill.min_tokens),

@@ -16,6 +16,10 @@ FIELD = "guided_decoding_guide"
 MAX_GUIDE_BYTES = 1 << 16
 MAX_SCHEMA_VALUES = 3000
 MAX_RULES = 1000
+# Between the parts of JSON there may be one space, or one line end and what the next line is
+# indented by: where any amount is allowed, weak models write nothing else. A schema's own
+# "x-guidance" wins.
+WHITESPACE = r"(\n {0,64}| )"
 
 
 def parser_limits() -> LLParserLimits:
@@ -54,7 +58,11 @@ def grammar_text(guide: Guide) -> str:
 
 def _of_schema(schema: Any) -> str:
     try:
-        return str(LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+        return str(
+            LLMatcher.grammar_from_json_schema(
+                json.dumps(schema), {"whitespace_pattern": WHITESPACE}
+            )
+        )
     except ValueError as error:
         raise refusal(str(error)) from error
 

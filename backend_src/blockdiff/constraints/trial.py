@@ -17,7 +17,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 
 from blockdiff.constraints.grammars import grammar_text, one_line, parser_limits, refusal
-from blockdiff.core import Guide, GuideKind
+from blockdiff.core import Guide
 
 TRIAL_SECONDS = 3
 _MEMORY_BYTES = 2 << 30
@@ -25,7 +25,7 @@ _MEMORY_BYTES = 2 << 30
 _TRIAL_STACK_BYTES = 1 << 20
 BUILD_STACK_BYTES = 64 << 20
 _KEPT = 256
-_CONTROL_TOKEN = re.compile(r"<\[[0-9]+\]>")
+_CONTROL = re.compile(r"<\[(\d+)\]>")
 END = 256
 _TOO_COSTLY = "it takes too much time or memory; give a simpler one"
 
@@ -36,8 +36,11 @@ class SingleBytes:
     is_tokenizer_wrapper = True
     eos_token_id = END
     bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (END,)
+
+    def __init__(self, control_tokens: int = 0) -> None:
+        names = (f"<control {number}>".encode() for number in range(control_tokens))
+        self.tokens = [*(bytes([byte]) for byte in range(256)), b"<end>", *names]
+        self.special_token_ids = range(END, len(self.tokens))
 
     def __call__(self, text: bytes | str) -> list[int]:
         """Tokens of a text."""
@@ -49,12 +52,7 @@ def check_guide(guide: Guide) -> str:
 
     Takes a tenth of a second for a guide that has not been seen lately.
     """
-    grammar = grammar_text(guide)
-    if guide.kind is GuideKind.TOOL_CALLS:
-        # The trial knows no control tokens: one that it knows stands for them.
-        _tried(_CONTROL_TOKEN.sub("<[0]>", grammar))
-        return grammar
-    return _tried(grammar)
+    return _tried(grammar_text(guide))
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -81,7 +79,10 @@ def _tried(grammar: str) -> str:
 
 def find_problem(grammar: str) -> str:
     """What is wrong with ``grammar``; empty: nothing. May take anything to find out."""
-    vocabulary: Any = SingleBytes()
+    # Control tokens are numbered anew, as here they are few.
+    numbers = {name: place for place, name in enumerate(dict.fromkeys(_CONTROL.findall(grammar)))}
+    grammar = _CONTROL.sub(lambda found: f"<[{END + 1 + numbers[found[1]]}]>", grammar)
+    vocabulary: Any = SingleBytes(len(numbers))
     matcher = LLMatcher(LLTokenizer(vocabulary), grammar, log_level=0, limits=parser_limits())
     allowed = b"" if matcher.is_error() else matcher.compute_bitmask()
     problem = one_line(str(matcher.get_error())) if matcher.is_error() else ""

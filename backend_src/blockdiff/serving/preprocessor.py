@@ -10,14 +10,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blockdiff.core import Guide, Ramp
+from blockdiff.core import Ramp
 from blockdiff.errors import RequestError
 from blockdiff.infill import Infill
 from blockdiff.serving.fields import (
     BY_NAME,
     ELASTIC_QUALITY,
+    MAX_BAD_WORD_CHARACTERS,
+    MAX_BAD_WORDS,
     QUALITY_THRESHOLDS,
 )
+from blockdiff.serving.guide_fields import Limits, check_limits, read_guide
 from blockdiff.serving.infill_fields import read_infill
 from blockdiff.serving.json_text import refuse
 from blockdiff.serving.messages import parse_messages, parse_tools
@@ -26,7 +29,7 @@ from blockdiff.serving.rules import check_rules
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
-from blockdiff.serving.text_fields import read_stop_words, read_thinking
+from blockdiff.serving.text_fields import read_stop_words, read_thinking, read_words
 from blockdiff.serving.tool_choice import ToolChoice, choose_tools, required_calls
 from blockdiff.serving.values import merge_values
 from blockdiff.text import FORMS, ThinkState, Tokenizer, offered_types
@@ -65,9 +68,14 @@ class Preprocessor:
         context = self._context(given, ids, choice, stop_words)
         think = ThinkState(context.think)
         guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
-        thinking = read_thinking(given, think, self._tokenizer) if is_chat else None
-        spec = _spec(given, infill, context, self._ramps(given, context), guide)
-        spec = spec.model_copy(update={"thinking": thinking})
+        bad_words = given.get("bad_words", [])
+        limits = Limits(
+            guide or read_guide(given, think),
+            read_words("bad_words", bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS),
+            read_thinking(given, think, self._tokenizer) if is_chat else None,
+        )
+        check_limits(limits)
+        spec = _spec(given, infill, context, limits, self._ramps(given, context))
         facts = self._facts.read()
         if facts is not None:
             facts.check(spec.engine_request(0, tuple(ids), None))
@@ -156,8 +164,8 @@ def _spec(
     given: Mapping[str, Any],
     infill: Infill,
     context: TextContext,
+    limits: Limits,
     ramps: tuple[Ramp, ...],
-    guide: Guide | None,
 ) -> RequestSpec:
     threshold = given.get("threshold")
     if "quality" in given:
@@ -173,6 +181,9 @@ def _spec(
         stream_denoise=given.get("stream_denoise", False),
         pinned=infill.pinned,
         priority=given.get("running_priority", 0),
+        guide=limits.guide,
+        thinking=limits.thinking,
+        bad_words=limits.bad_words,
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,
         top_k=given.get("top_k", 0),
@@ -189,7 +200,6 @@ def _spec(
         denoise_steps=given.get("denoise_steps"),
         threshold=threshold,
         is_elastic=given.get("quality") == ELASTIC_QUALITY,
-        guide=guide,
         received_at=time.monotonic(),
         text=context,
     )

@@ -91,6 +91,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("suffix", "nothing without gap", _lacks("suffix", "gap")),
     Rule("gap", "nothing without suffix", _lacks("gap", "suffix")),
+    Rule(
+        "guided_decoding_guide",
+        "nothing without guided_decoding_guide_type",
+        _lacks("guided_decoding_guide", "guided_decoding_guide_type"),
+    ),
+    Rule(
+        "guided_decoding_guide_type",
+        "json, or a guided_decoding_guide beside it",
+        lambda given: (
+            given.get("guided_decoding_guide_type", "json") != "json"
+            and not _asks("guided_decoding_guide")(given)
+        ),
+    ),
     Rule("stream_denoise", "false without stream", _lacks("stream_denoise", "stream")),
 )
 

@@ -66,6 +66,7 @@ class RequestSpec(_Wire):
     stream_denoise: bool = False
     pinned: tuple[tuple[int, int], ...] = ()
     priority: int = 0
+    bad_words: tuple[str, ...] = ()
     received_at: float | None = None
     """time.monotonic() of this machine when the request arrived."""
     text: TextContext = TextContext()
@@ -98,6 +99,7 @@ class RequestSpec(_Wire):
             guide=self.guide,
             thinking=self.thinking,
             priority=self.priority,
+            bad_strings=self.bad_words,
         )
 
 

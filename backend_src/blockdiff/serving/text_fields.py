@@ -1,4 +1,4 @@
-"""Stop words and the budget for thinking: from checked fields to what engine and answer need.
+"""Stop words and budgets of thinking: from checked fields to what engine and answer need.
 
 Knows the tokenizer and the server's limits; knows nothing of the engine.
 """
@@ -16,15 +16,24 @@ from blockdiff.text import ThinkState, Tokenizer
 NO_LIMIT = -1
 
 
-def read_stop_words(given: Sequence[str], settings: Settings) -> tuple[str, ...]:
-    """The strings without empty and repeated ones; raises RequestError beyond the limits."""
+def read_words(name: str, given: Sequence[str], most: int, longest: int) -> tuple[str, ...]:
+    """The strings without empty and repeated ones.
+
+    Raises RequestError for more than ``most``, or for one of more than ``longest`` characters.
+    """
     words = tuple(dict.fromkeys(word for word in given if word))
-    most, longest = settings.max_stop_words, settings.max_stop_word_characters
     if len(words) > most:
-        raise refuse("stop_words", f"{len(words)} strings", f"up to {most} strings")
+        raise refuse(name, f"{len(words)} strings", f"up to {most} strings")
     for word in words:
         if len(word) > longest:
-            raise refuse("stop_words", word, f"up to {longest} characters each")
+            raise refuse(name, word, f"up to {longest} characters each")
+    return words
+
+
+def read_stop_words(given: Sequence[str], settings: Settings) -> tuple[str, ...]:
+    """The strings that end an answer, within the limits of the server; raises RequestError."""
+    most, longest = settings.max_stop_words, settings.max_stop_word_characters
+    words = read_words("stop_words", given, most, longest)
     total = sum(map(len, words))
     if total > MAX_STOP_CHARACTERS:
         allowed = f"up to {MAX_STOP_CHARACTERS} characters in all"

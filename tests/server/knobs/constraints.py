@@ -26,4 +26,27 @@ CONSTRAINTS: tuple[Knob, ...] = (
             == 4 * b.text.endswith("hello")
         ),
     ),
+    Knob(
+        "bad_words",
+        SORT,
+        {"bad_words": ["31", "7"]},
+        lambda a, b: "31" in a.text and not any(bad in b.text for bad in ("31", "7")),
+    ),
+    Knob(
+        "guided_decoding_guide_type",
+        SORT,
+        {"guided_decoding_guide_type": "json"},
+        lambda a, b: b.last["finish_reason"] == "length" or isinstance(json.loads(b.text), dict),
+    ),
+    Knob(
+        "guided_decoding_guide",
+        SORT,
+        {
+            "guided_decoding_guide_type": "json_schema",
+            "guided_decoding_guide": json.dumps(
+                {"type": "array", "items": {"type": "integer"}, "minItems": 4, "maxItems": 4}
+            ),
+        },
+        lambda a, b: len(json.loads(b.text)) == 4 and b.last["finish_reason"] == "stop",
+    ),
 )

@@ -20,6 +20,15 @@ PROMPT: tuple[Knob, ...] = (
         lambda a, b: a.last["finish_reason"] == "tool_calls" != b.last["finish_reason"],
     ),
     Knob(
+        "tool_choice",
+        chat("upper stone", max_tokens=64, tools=json.dumps([TOOL])),
+        {"tool_choice": json.dumps({"type": "function", "function": {"name": "get_weather"}})},
+        lambda a, b: (
+            a.last["finish_reason"] != "tool_calls" == b.last["finish_reason"]
+            and json.loads(b.joined("tool_calls"))[0]["function"]["name"] == "get_weather"
+        ),
+    ),
+    Knob(
         "enable_thinking",
         chat("458+367", max_tokens=64, enable_thinking=False),
         {"enable_thinking": True},

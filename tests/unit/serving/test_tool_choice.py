@@ -99,6 +99,15 @@ def test_a_choice_needs_a_chat(build: Build) -> None:
         build(text_input="x", tool_choice="auto", max_tokens=8)
 
 
+def test_required_calls_are_a_guide(build: Build) -> None:
+    any_call = ask(build, tools=TOOLS, tool_choice="required")[1].guide
+    named = ask(build, tools=TOOLS, tool_choice=NAMED)[1].guide
+    assert any_call.kind == named.kind == "tool_calls"
+    assert '\\"f\\"' in any_call.text and '\\"f\\"' not in named.text
+    with pytest.raises(RequestError, match="none or auto together with guided_decoding_guide_type"):
+        ask(build, tools=TOOLS, tool_choice="required", guided_decoding_guide_type="json")
+
+
 def test_a_choice_as_a_json_value(build: Build) -> None:
     given = {"messages": json.loads(USER), "tools": TOOLS, "tool_choice": NAMED, "max_tokens": 8}
     given["tool_choice"] = {**NAMED, "function": {"name": "h"}}

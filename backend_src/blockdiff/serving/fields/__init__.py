@@ -6,7 +6,11 @@ nothing of how tensors arrive.
 """
 
 from blockdiff.serving.fields.answer import ANSWER, OUTPUTS
-from blockdiff.serving.fields.constraints import CONSTRAINTS
+from blockdiff.serving.fields.constraints import (
+    CONSTRAINTS,
+    MAX_BAD_WORD_CHARACTERS,
+    MAX_BAD_WORDS,
+)
 from blockdiff.serving.fields.decoding import DECODING, ELASTIC_QUALITY, QUALITY_THRESHOLDS
 from blockdiff.serving.fields.elsewhere import KNOWN_ELSEWHERE
 from blockdiff.serving.fields.endings import (
@@ -44,6 +48,8 @@ __all__ = [
     "MAX_LIST_ITEMS",
     "MAX_MESSAGES",
     "MAX_STOP_CHARACTERS",
+    "MAX_BAD_WORDS",
+    "MAX_BAD_WORD_CHARACTERS",
     "MAX_STOP_WORDS",
     "MAX_STOP_WORD_CHARACTERS",
     "MAX_TOOLS",

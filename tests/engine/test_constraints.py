@@ -18,6 +18,7 @@ from tests.models.families import FAMILIES, make_model
 
 from .byte_tokens import ByteTokens
 from .fakes import HashModel, ids, info, request, run
+from .host_recorder import HostRecorder
 
 SCHEMA = json.dumps(
     {
@@ -377,3 +378,37 @@ def test_when_no_token_is_left() -> None:
     engine = Engine(model, EngineConfig(max_context=64), tokens)
     (blocks,) = run(engine, [own]).values()
     assert "no token may follow" in (blocks[-1].error or "")
+
+
+def test_canvases_that_begin_again_keep_what_is_certified(tmp_path: Path) -> None:
+    model = make_model("diffusion_gemma", tmp_path)
+    own: dict[str, Any] = {"denoise_steps": 3, "entropy_bound": 0.7, "wants_step_map": True}
+    wanted = request(1, max_tokens=12, guide=guide("regex", "[0-9ab]{12}"), seed=1, **own)
+    (blocks,) = decoded(model, [wanted], max_context=48)
+    assert re.fullmatch("[0-9ab]{12}", text_of(model, blocks))
+    for block in blocks:
+        # a step that ends a canvas settles a run of places
+        assert list(block.settled_steps) == sorted(block.settled_steps)
+        assert block.settled_steps[-1] == block.denoise_steps - 1
+        assert all(value < 0 for value in block.log_probs)
+    assert len({step for block in blocks for step in block.settled_steps}) > 1
+
+
+@pytest.mark.parametrize("family", ["llada2", "diffusion_gemma"])
+def test_captured_rounds_and_kernels_change_nothing(family: str, tmp_path: Path) -> None:
+    model, found = make_model(family, tmp_path), []
+    own: dict[str, Any] = {"threshold": 0.3}
+    if model.info.uniform is not None:
+        own = {"denoise_steps": 3, "entropy_bound": 0.7}
+    for recorder in (None, HostRecorder()):
+        config = EngineConfig(max_slots=2, max_context=48, graph_blocks=(1, 2))
+        engine = Engine(model, config, tokens_of(model), recorder=recorder)
+        engine.warm_up()
+        wanted = [
+            request(1, max_tokens=12, guide=guide("regex", "[0-9]{5}a*f"), seed=1, **own),
+            request(2, max_tokens=12, seed=2, **own),
+            request(3, max_tokens=12, bad_strings=("1", "{"), seed=3, **own),
+        ]
+        found.append([ids(blocks) for blocks in run(engine, wanted).values()])
+    assert engine.step_counts.replayed > 0
+    assert found[0] == found[1]

@@ -320,3 +320,16 @@ def test_priorities_are_taken_and_checked(command: Command, tmp_path: Path) -> N
     path = write_lines(tmp_path / "bad.jsonl", {"input_ids": [1], "priority": -1})
     refusal = command.refusal("--requests", path)
     assert "line 1: priority: -1 is out of range; allowed are 0 to 1000" in refusal
+
+
+def test_watching_shows_every_preview(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--input-ids", "5,6,7", "--max-tokens", "6", "--denoise-steps", "2", "--ignore-eos"]
+    shown = []
+    for extra in ([], ["--watch"]):
+        code = run_command(["generate", "--model", str(CHECKPOINT), *flags, *extra])
+        shown.append((code, capsys.readouterr()))
+    (_, plain), (code, watched) = shown
+    assert code == 0 and watched.out.partition(" s")[0].split()[:3] == plain.out.split()[:3]
+    lines = [line for line in watched.err.splitlines() if "step" in line]
+    assert [line.split(":")[1].split()[-1] for line in lines] == ["0", "1"] * (len(lines) // 2)
+    assert "[" in lines[0] and "[" not in lines[-1]

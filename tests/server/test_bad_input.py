@@ -271,7 +271,7 @@ def test_unknown_parameters(wide: TritonServer) -> None:
     status, answer = generate(wide, {"text_input": OK, "colour": "blue"})
     assert status == 400
     assert 'parameter "colour": unknown, allowed ' in answer["error"]
-    status, answer = generate(wide, {"text_input": OK, "logprobs": 5})
+    status, answer = generate(wide, {"text_input": OK, "beam_width": 5})
     assert (status, "not supported" in answer["error"]) == (400, True)
 
 

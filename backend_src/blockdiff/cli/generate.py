@@ -53,6 +53,7 @@ from blockdiff.cli.sampling_options import (
     TopLogProbs,
 )
 from blockdiff.cli.show_outcome import print_json, print_text
+from blockdiff.cli.watch import Watcher, watched
 from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
@@ -149,6 +150,9 @@ def generate(
     expert_statistics: Annotated[
         Path | None, typer.Option(help="Count chosen experts into this .json or .png file.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show every preview of every block on stderr.")
+    ] = False,
     output: Annotated[OutputFormat, typer.Option("--format")] = OutputFormat.text,
 ) -> None:
     """Generate text without a server, for one prompt or for a file of requests."""
@@ -207,6 +211,8 @@ def generate(
     if expert_statistics is not None and not loaded.info.num_experts:
         raise ConfigError("expert-statistics: this model has no experts; leave it out")
     jobs = build_jobs(lines, loaded, tokenizer)
+    if watch:
+        jobs = watched(jobs)
     draws = read_draws(jobs, loaded.info, RecordedTensors(model))
     wanted = EngineConfig(
         max_slots=concurrency,
@@ -228,7 +234,7 @@ def generate(
             outcome.fail_from(end.block, outcome.job.place + end.text)
         show(outcome, engine, tokenizer)
 
-    outcomes = _run(engine, jobs, finish)
+    outcomes = _run(engine, jobs, finish, Watcher(tokenizer))
     if expert_statistics is not None:
         _write_statistics(engine, expert_statistics)
     require_success(outcomes)
@@ -257,7 +263,9 @@ def _build_engine(
     return engine
 
 
-def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -> list[Outcome]:
+def _run(
+    engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None], watcher: Watcher
+) -> list[Outcome]:
     """Run all; each outcome is shown, in the order of the jobs, as soon as that is possible."""
     done: dict[int, Outcome] = {}
     shown = 0
@@ -271,7 +279,7 @@ def _run(engine: Engine, jobs: Sequence[Job], show: Callable[[Outcome], None]) -
             shown += 1
 
     with progress_bar("generating", is_wanted=len(jobs) > 1) as advance:
-        return run_jobs(engine, jobs, on_done)
+        return run_jobs(engine, jobs, on_done, watcher.show)
 
 
 def _write_statistics(engine: Engine, path: Path) -> None:

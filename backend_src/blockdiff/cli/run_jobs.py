@@ -48,8 +48,12 @@ def run_jobs(
     engine: Engine,
     jobs: Sequence[Job],
     on_done: Callable[[Outcome], None] = lambda outcome: None,
+    on_canvas: Callable[[BlockResult], None] = lambda result: None,
 ) -> list[Outcome]:
-    """Run all jobs, in order of arrival, as slots allow; outcomes in the order of ``jobs``."""
+    """Run all jobs, in order of arrival, as slots allow; outcomes in the order of ``jobs``.
+
+    ``on_canvas`` is told of every result of requests that want canvases.
+    """
     start = time.monotonic()
     outcomes = {job.request.uid: Outcome(job) for job in jobs}
     waiting = deque(sorted(jobs, key=lambda job: job.arrive_after_seconds))
@@ -62,6 +66,10 @@ def run_jobs(
             continue
         for result in engine.step():
             outcome = outcomes[result.request_uid]
+            if outcome.job.request.wants_canvases:
+                on_canvas(result)
+            if result.is_partial:
+                continue
             outcome.blocks.append(result)
             if result.is_final:
                 arrival = start + outcome.job.arrive_after_seconds

@@ -6,7 +6,7 @@ Knows nothing of blocks, slots or text.
 from blockdiff.core import Mode, Request
 from blockdiff.engine.ranges import check_integer
 from blockdiff.errors import RequestError, UnsupportedError
-from blockdiff.models.base import ModelInfo
+from blockdiff.model_info import ModelInfo
 
 MAX_BUDGET = 2**31 - 1
 

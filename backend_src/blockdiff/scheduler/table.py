@@ -231,8 +231,10 @@ class SlotTable(SlotQueries):
             kept = max(int(self.certified[slot] - self.block_start[slot]), 0)
         given = (self.canvas[slot, :kept].copy(), self.log_probs[slot, :kept].copy())
         steps += int(self.earlier_steps[slot])
+        trace = self.traces.copy(slot, kept)
         self.block_index[slot] -= 1
         self.open_blocks(np.array([slot]), self.block_start[[slot]])
+        self.traces.restore(slot, trace)
         self.earlier_steps[slot] = steps
         self.canvas[slot, :kept], self.log_probs[slot, :kept] = given
         self.masked[slot, :kept] = False

@@ -37,6 +37,17 @@ class Traces:
         self._steps[slots] = GIVEN
         self._top_ids[slots] = GIVEN
 
+    def copy(self, slot: int, count: int) -> tuple[npt.NDArray[np.generic], ...]:
+        """What is kept of the first ``count`` places of ``slot``, for ``restore``."""
+        kept = (self._steps, self._top_ids, self._top_log_probs)
+        return tuple(own[slot, :count].copy() for own in kept)
+
+    def restore(self, slot: int, copied: tuple[npt.NDArray[np.generic], ...]) -> None:
+        """Put back what ``copy`` gave."""
+        kept = (self._steps, self._top_ids, self._top_log_probs)
+        for own, before in zip(kept, copied, strict=True):
+            own[slot, : len(before)] = before
+
     def forget_behind(self, slot: int, place: int) -> None:
         """The block of ``slot`` is open again from ``place`` on."""
         self._steps[slot, place:] = GIVEN
@@ -61,7 +72,8 @@ class Traces:
         own = slots[groups]
         origins = self._move(own, groups, decisions)
         is_new = _newly_accepted(table, own, groups, origins, decisions)
-        steps = np.broadcast_to(table.step[own, None], is_new.shape)
+        number = table.earlier_steps[own] + table.step[own]
+        steps = np.broadcast_to(number[:, None], is_new.shape)
         lines, places = np.nonzero(is_new)
         self._steps[own[lines], places] = steps[lines, places]
         if top is None:

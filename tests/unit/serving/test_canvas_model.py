@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from blockdiff.core import BlockResult
+from blockdiff.core import BlockResult, PlaceState
 from blockdiff.errors import RequestError
 from blockdiff.serving.block_diffusion import ServedEngine, build_engine
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec
 from tests.engine.checkpoint import CANVAS_CHECKPOINT, make_checkpoint
+
+_, OPEN, SETTLED = PlaceState
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,26 @@ def test_default_parameters_answer(served: ServedEngine) -> None:
     assert [block.token_ids for block in again] == [block.token_ids for block in blocks]
     steps = answer(served, 3, denoise_steps=2)
     assert [block.denoise_steps for block in steps] == [2, 2, 2]
+
+
+def test_all_of_a_random_canvas_is_open_until_it_is_finished(served: ServedEngine) -> None:
+    plain = answer(served, 5, seed=5, denoise_steps=4)
+    pinned = {"seed": 5, "denoise_steps": 4, "pinned": ((2, 7),)}
+    for uid, fields in ((6, {"seed": 5, "denoise_steps": 4}), (7, pinned)):
+        results = answer(served, uid, stream_denoise=True, **fields)
+        blocks = [result for result in results if not result.is_partial]
+        if "pinned" not in fields:
+            assert [block.token_ids for block in blocks] == [block.token_ids for block in plain]
+        canvases = [result.canvas for result in results]
+        assert len(canvases) == sum(block.denoise_steps for block in blocks)
+        for result, canvas in zip(results, canvases, strict=True):
+            assert canvas is not None and -1 not in canvas.token_ids
+            states = set(canvas.states)
+            if result.is_partial:
+                is_given = "pinned" in fields and canvas.first_place == 0
+                assert states == ({OPEN, SETTLED} if is_given else {OPEN})
+            else:
+                assert states == {SETTLED} and canvas.token_ids == result.token_ids
 
 
 def test_what_it_has_not_is_refused(served: ServedEngine) -> None:

@@ -1,6 +1,8 @@
 """Preprocessor: every field is honoured or refused, in one line; nothing is ignored."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -317,3 +319,9 @@ def test_servers_may_allow_more_stop_words(tokenizer: Tokenizer, settings: Setti
         read_stop_words([f"{word}ab" for word in words], own)
     with pytest.raises(ConfigError, match="max_stop_words.*got '10001', allowed 1 to 10000"):
         read_settings({"parameters": {"max_stop_words": {"string_value": "10001"}}}, {})
+
+
+def test_it_needs_no_torch() -> None:
+    """Every server has a process for it, which would take seconds and memory for nothing."""
+    code = "import sys, blockdiff.serving.preprocessing; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -74,7 +74,8 @@ def check_value(field: Field, value: Any, limit: float | None = None) -> Any:
     if field.is_list:
         items = value if isinstance(value, list) else [value]
         _check_count(field, items)
-        return [check_value(_element_field(field), item) for item in items]
+        element = replace(field, is_list=False)
+        return [check_value(element, item) for item in items]
     if field.kind is Kind.STRING:
         return _check_text(field, value)
     if field.kind is Kind.BOOL:
@@ -110,10 +111,6 @@ def _element(name: str, item: Any) -> Any:
 def _check_count(field: Field, items: list[Any]) -> None:
     if len(items) > MAX_LIST_ITEMS:
         raise refuse(field.name, f"{len(items)} elements", f"up to {MAX_LIST_ITEMS} elements")
-
-
-def _element_field(field: Field) -> Field:
-    return replace(field, is_list=False)
 
 
 def _check_text(field: Field, value: Any) -> str:

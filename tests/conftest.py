@@ -13,6 +13,7 @@ import pytest
 SLOW = ("parallel", "oracle", "demo", "embedded", "perf", "aot")
 SLOW_FILES = (
     *("test_against_engine.py", "test_loading_memory.py", "test_quantize_memory.py"),
+    *("test_mixed_batch.py",),
     # whole models of interpreted kernels
     *("test_interpreted.py", "test_captured_rounds.py", "test_kernels.py"),
     *("test_flat_delta.py", "test_flat_attention.py", "test_filled_rounds.py"),

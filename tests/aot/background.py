@@ -17,8 +17,7 @@ def start(workers: int) -> subprocess.Popen[str]:
 
     It and its workers are killed when the thread that calls this ends, however it ends.
     """
-    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-    environment.pop("TRITON_INTERPRET", None)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = ["nice", sys.executable, "-m", "tests.aot", "--workers", str(workers)]
     return subprocess.Popen(
         [*command, "--parent", str(os.getpid())],

@@ -26,6 +26,8 @@ class ByteTokens:
         self._bytes = [b""] * size
         for number, token in enumerate(free[: len(PIECES)]):
             self._bytes[token] = PIECES[number]
+        for token, text in zip(think or (), (b"<think>", b"</think>"), strict=False):
+            self._bytes[token] = text
         self._ids = {text: token for token, text in enumerate(self._bytes) if text}
 
     def all_bytes(self, count: int) -> list[bytes]:

@@ -253,6 +253,31 @@ def test_the_guide_begins_where_the_budget_of_thinking_ends(rules: dict[str, Any
         assert re.fullmatch(r"\n{0,2}[0-9]{5}", answer), answer
 
 
+@pytest.mark.parametrize("length", [2, 8])
+def test_budgets_of_thinking_beside_guides_and_bad_strings(length: int) -> None:
+    model = hash_model()
+    tokens = tokens_of(model, THINK)
+    wanted = [
+        request(
+            uid,
+            [uid, 3],
+            max_tokens=40,
+            guide=guide("regex", "[0-9]{5}", "open"),
+            bad_strings=("a", "b", "c", "33"),
+            thinking=Thinking(6, (THINK[1],), True, "<think>", "</think>"),
+            block_length=length,
+            threshold=0.2,
+        )
+        for uid in range(12)
+    ]
+    for blocks in run(Engine(model, EngineConfig(max_context=64), tokens), wanted).values():
+        found = ids(blocks)
+        end = found.index(THINK[1])
+        thoughts, answer = tokens.decode(found[:end]), tokens.decode(found[end + 1 :])
+        assert end <= 6 and not any(bad in thoughts + answer for bad in ("a", "b", "c", "33"))
+        assert re.fullmatch(r"\n{0,2}[0-9]{5}", answer) or blocks[-1].stop_reason == "62"
+
+
 def test_control_tokens_never_satisfy_a_guide_and_end_only_complete_ones() -> None:
     model = hash_model()
     wanted = request(1, max_tokens=40, guide=guide("regex", "(?s:.{12,})"), threshold=0.0)

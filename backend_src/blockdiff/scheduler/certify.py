@@ -92,6 +92,31 @@ class Certifier:
             except Exception as error:  # foreign code: must not take other requests down
                 own.error = self._told(error)
 
+    def refuse(self, slots: Ints) -> None:
+        """Open again what cannot be certified of the blocks of ``slots`` [N], for others to look at
+        the rest before it is; random canvases are left alone."""
+        if not self._running or self._table.has_random_canvases:
+            return
+        for slot in slots[self._table.is_constrained[slots]].tolist():
+            own = self._running[slot]
+            if not (own.error or own.has_ended):
+                try:
+                    self._refuse(slot, own)
+                except Exception as error:  # foreign code, as above
+                    own.error = self._told(error)
+
+    def _refuse(self, slot: int, own: _Certified) -> None:
+        table = self._table
+        first = int(table.certified[slot] - table.block_start[slot])
+        is_open = table.masked[slot, first : int(table.block_length[slot])]
+        count = int(is_open.argmax()) if is_open.any() else len(is_open)
+        tokens = table.canvas[slot, first : first + count].tolist()
+        end, _ = self._cut(slot, first, tokens)
+        place = first + own.constraint.check(tokens[: end - first])
+        # what is given may be taken back by then
+        if place < end and not table.pinned[slot, place]:
+            self._open_again(slot, place, own)
+
     def _told(self, error: Exception) -> str:
         if not isinstance(error, RequestError):
             logger.error("a constraint failed", exc_info=error)

@@ -178,6 +178,7 @@ class Scheduler:
             table.sequences[singles, table.final[singles]] = tokens
             table.final[singles] += 1
         table.step[slots] += 1
+        self.certifier.refuse(slots)
         self.thinking.advance(slots)
         self.certifier.advance(slots)
 

@@ -1,15 +1,20 @@
 """Tokens of think blocks are counted as the text is split, whatever the tokens and the blocks."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockdiff.errors import UnsupportedError
+from blockdiff.serving.text_fields import read_thinking
 from blockdiff.text import (
     TAGS,
     THINK_MARKS,
     ReasoningSplitter,
+    TextStream,
     ThinkMarks,
     ThinkState,
     ThinkTokens,
@@ -101,3 +106,51 @@ def test_channels_are_split_at_every_cut(
         found = [splitter.push(text[:cut]), splitter.push(text[cut:], final=True)]
         answer = "".join(delta.answer for delta in found)
         assert (answer, "".join(delta.reasoning for delta in found)) == expected
+
+
+@pytest.fixture(scope="module")
+def gemma(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A vocabulary that counts the marks of channels as special, which hides them elsewhere."""
+    folder = tmp_path_factory.mktemp("gemma")
+    definition = json.loads((model_dir / "tokenizer.json").read_text("utf-8"))
+    marks = {"<think>": "<|channel>", "</think>": "<channel|>"}
+    for token in definition["added_tokens"]:
+        if token["content"] in marks:
+            token |= {"content": marks[token["content"]], "special": True}
+    (folder / "tokenizer.json").write_text(json.dumps(definition), "utf-8")
+    (folder / "config.json").write_text("{}")
+    template = (
+        "{{ messages[0].content }}{% if enable_thinking %}<|channel>thought\n"
+        "{% elif enable_thinking is defined %}<|channel>thought\n<channel|>{% endif %}"
+    )
+    (folder / "chat_template.jinja").write_text(template)
+    return Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "state"),
+    [(True, ThinkState.OPEN), (False, ThinkState.CLOSED), (None, ThinkState.UNKNOWN)],
+)
+def test_channels_of_a_checkpoint(gemma: Tokenizer, thinking: bool, state: ThinkState) -> None:
+    assert gemma.think_marks is CHANNEL
+    messages = [{"role": "user", "content": "<channel|> and <|channel>thought"}]
+    ids = gemma.apply_chat_template(messages, enable_thinking=thinking)
+    assert gemma.think_state(ids) is state
+    assert gemma.think_end_ids() == [gemma.special.think_end]
+    answer = gemma.encode("<|channel>thought\nhm\n<channel|>yes", allow_special=True)
+    stream, splitter = TextStream(gemma), ReasoningSplitter(ThinkState.UNKNOWN, CHANNEL)
+    assert splitter.push(stream.push(answer, final=True).text, final=True) == ("yes", "hm")
+    counter = ThinkTokens(gemma, CHANNEL.start, CHANNEL.end, False)
+    assert counter.push(answer) == len(gemma.encode("hm\n"))
+
+
+def test_a_model_without_think_blocks(model_dir: Path, tmp_path: Path) -> None:
+    definition = json.loads((model_dir / "tokenizer.json").read_text("utf-8"))
+    added = [t for t in definition["added_tokens"] if "think" not in t["content"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**definition, "added_tokens": added}))
+    plain = Tokenizer.load(tmp_path)
+    assert plain.think_marks is None and plain.think_end_ids() == []
+    asked = {"thinking_budget": 3}
+    with pytest.raises(UnsupportedError, match="thinking_budget: got 3, but nothing tells"):
+        read_thinking(asked, ThinkState.UNKNOWN, plain)
+    assert read_thinking({"enable_thinking": False}, ThinkState.UNKNOWN, plain) is None

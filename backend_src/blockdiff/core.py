@@ -153,6 +153,7 @@ class Request:
     min_tokens: int = 0
     ignore_eos: bool = False
     eos_ids: tuple[int, ...] | None = None  # None: the model's own
+    stop_ids: tuple[int, ...] = ()  # end like the ``eos_ids``, whatever ``ignore_eos`` says
     stop_strings: tuple[str, ...] = ()
     thinking: Thinking | None = None  # None: no limit
     sampling: SamplingParams = field(default_factory=SamplingParams)

@@ -49,6 +49,8 @@ class Options(TypedDict, total=False):
     stop_ramp: str | Mapping[str, float] | None
     think_end_ramp: str | Mapping[str, float] | None
     stop_words: Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    include_stop_str_in_output: bool | None
     bad_words: Sequence[str] | None
     ignore_eos: bool | None
     exclude_input_in_output: bool | None
@@ -138,6 +140,7 @@ class BlockEvent:
     denoise_steps: int = 0
     num_input_tokens: int = 0
     num_output_tokens: int = 0
+    num_reasoning_tokens: int = 0
     is_final: bool = False
     finish_reason: str | None = None
     stop_reason: str | None = None
@@ -175,6 +178,7 @@ class Generation:
     top_log_probs: tuple[tuple[TopToken, ...], ...] = ()
     step_map: tuple[int, ...] = ()
     has_malformed_tool_call: bool = False
+    num_reasoning_tokens: int = 0
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[BlockEvent], request_id: str = "") -> Generation:
@@ -191,6 +195,7 @@ class Generation:
             stop_reason=last.stop_reason,
             num_input_tokens=max((part.num_input_tokens for part in parts), default=0),
             num_output_tokens=sum(part.num_output_tokens for part in parts),
+            num_reasoning_tokens=sum(part.num_reasoning_tokens for part in parts),
             denoise_steps=sum(part.denoise_steps for part in parts),
             log_probs=tuple(value for part in parts for value in part.log_probs),
             top_log_probs=tuple(top for part in parts for top in part.top_log_probs),

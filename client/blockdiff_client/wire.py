@@ -38,6 +38,8 @@ INPUT_TYPES: dict[str, str] = {
     "stop_ramp": "BYTES",
     "think_end_ramp": "BYTES",
     "stop_words": "BYTES",
+    "stop_token_ids": "INT32",
+    "include_stop_str_in_output": "BOOL",
     "bad_words": "BYTES",
     "ignore_eos": "BOOL",
     "exclude_input_in_output": "BOOL",
@@ -69,7 +71,7 @@ _JSON_FIELDS = (
     *("logit_bias", "stop_ramp", "think_end_ramp", "pinned"),
 )
 _OPTIONS = frozenset(Options.__annotations__)
-_LIST_FIELDS = ("stop_words", "bad_words")
+_LIST_FIELDS = ("stop_words", "stop_token_ids", "bad_words")
 _INTEGER_RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
 _READ_FORMATS = _FORMATS | {"INT64": "<q", "UINT32": "<I", "FP64": "<d", "UINT8": "<B"}
@@ -118,7 +120,7 @@ def build_request(
 
 def _as_items(name: str, value: Any) -> Sequence[Any]:
     if name in _LIST_FIELDS:
-        items = [value] if isinstance(value, str) else list(value)
+        items = [value] if isinstance(value, str | int) else list(value)
         return items
     if name in _JSON_FIELDS and not isinstance(value, str):
         try:
@@ -206,6 +208,7 @@ def decode_block(outputs: Mapping[str, list[Any]], elapsed: float) -> BlockEvent
         threshold=threshold if threshold >= 0 else None,
         num_input_tokens=int(first("num_input_tokens", 0)),
         num_output_tokens=int(first("num_output_tokens", 0)),
+        num_reasoning_tokens=int(first("num_reasoning_tokens", 0)),
         is_final=is_final,
         finish_reason=first("finish_reason", "") or None,
         stop_reason=first("stop_reason", "") or None,

@@ -107,6 +107,7 @@ def _response(request: Any, block: Block) -> Any:
     numbers = {
         "num_input_tokens": 7,
         "num_output_tokens": block.tokens,
+        "num_reasoning_tokens": len(block.reasoning),
         "block_index": block.index,
         "denoise_steps_used": block.steps,
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from blockdiff.core import Guide, GuideKind, Mode, Ramp, Request
+from blockdiff.core import Guide, GuideKind, Mode, Ramp, Request, Thinking
 from blockdiff.engine import Engine
 from blockdiff.errors import RequestError
 
@@ -50,6 +50,11 @@ FIELDS: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
     "min_tokens": lambda d, n: {"min_tokens": int(d.integers(n + 1))},
     "ignore_eos": lambda d, n: {"ignore_eos": True},
     "eos_ids": lambda d, n: {"eos_ids": _some(d, 5, 50)},
+    "stop_ids": lambda d, n: {"stop_ids": _some(d, 2, 50)},
+    # between "a" and "b", which is token 19
+    "thinking": lambda d, n: {
+        "thinking": Thinking(int(d.integers(n + 2)), (19,), bool(d.integers(2)), "a", "b")
+    },
     "pinned": _pins,
     "guide": lambda d, n: {"guide": GUIDES[int(d.integers(len(GUIDES)))]},
     "bad_strings": lambda d, n: {"bad_strings": ("a", "12", "é")},

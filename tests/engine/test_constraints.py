@@ -222,6 +222,37 @@ def test_the_guide_begins_after_thinking() -> None:
     assert re.fullmatch("[0-9]{5}", tokens.decode(ids(blocks)))
 
 
+class MarkedTokens(ByteTokens):
+    """Control tokens of thinking have the texts of think marks."""
+
+    def token_bytes(self, token_id: int, skip_special: bool = True) -> bytes:
+        marks = dict(zip(THINK, (b"<think>", b"</think>"), strict=True))
+        return marks.get(token_id) or super().token_bytes(token_id, skip_special)
+
+
+@pytest.mark.parametrize("rules", [{"threshold": 0.3}, {"threshold": 0.0}, {"denoise_steps": 2}])
+def test_the_guide_begins_where_the_budget_of_thinking_ends(rules: dict[str, Any]) -> None:
+    model = hash_model()
+    tokens = MarkedTokens(SIZE, {62, 63, *THINK}, THINK)
+    for budget in (0, 1, 3, 4, 5, 9):
+        own = Thinking(budget, (THINK[1],), is_open=True)
+        wanted = request(
+            budget,
+            max_tokens=40,
+            ignore_eos=True,
+            guide=guide("regex", "[0-9]{5}", "open"),
+            thinking=own,
+            **rules,
+        )
+        engine = Engine(model, EngineConfig(max_slots=1, max_context=64), tokens)
+        (blocks,) = run(engine, [wanted]).values()
+        assert blocks[-1].error is None
+        output = ids(blocks)
+        assert output.index(THINK[1]) <= budget and output.count(THINK[1]) == 1
+        answer = tokens.decode(output[output.index(THINK[1]) + 1 :])
+        assert re.fullmatch(r"\n{0,2}[0-9]{5}", answer), answer
+
+
 @pytest.mark.parametrize("length", [2, 8])
 def test_budgets_of_thinking_beside_guides_and_bad_strings(length: int) -> None:
     model = hash_model()

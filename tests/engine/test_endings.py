@@ -11,7 +11,7 @@ from blockdiff.core import BlockResult, FinishReason, Mode
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import CapacityError, EngineDeadError, RequestError
 
-from .fakes import Array, HashModel, ScriptModel, ids, request, run
+from .fakes import EOS, MASK, Array, HashModel, ScriptModel, ids, request, run
 
 # What runs when the request is ended after so many rounds: a prompt of 20 tokens takes 4.
 PHASES = {"admitted": 0, "prefill": 2, "first_block": 5, "riding_commit": 7, "later": 9}
@@ -174,3 +174,25 @@ def test_thread_count_is_applied() -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_stop_ids_end_besides_the_end_tokens_of_the_model(ignores: bool) -> None:
+    def ended(script: list[int], **fields: Any) -> tuple[list[int], str]:
+        engine = Engine(ScriptModel([7, 7, 7, *script, *[8] * 20]))
+        wanted = request(1, max_tokens=8, threshold=0.5, ignore_eos=ignores, **fields)
+        blocks = run(engine, [wanted])[1]
+        return ids(blocks), blocks[-1].stop_reason
+
+    assert ended([8, 5, EOS, 8], stop_ids=(5,)) == ([8, 5], "5")
+    output, why = ended([8, EOS, 5, 8], stop_ids=(5, 4))
+    assert (output, why) == (([8, EOS, 5], "5") if ignores else ([8, EOS], str(EOS)))
+    output, why = ended([8, 5, 8, 8, 8, 5, 8, 8], stop_ids=(5,), min_tokens=4)
+    assert 5 not in output[:4] and why in ("5", "")
+    with pytest.raises(RequestError, match="stop_token_ids: 17 ids given; at most 16"):
+        ended([8], stop_ids=tuple(range(17)))
+    with pytest.raises(RequestError, match="stop_token_ids: .* is the mask token"):
+        ended([8], stop_ids=(MASK,))
+    if not ignores:
+        with pytest.raises(RequestError, match="17 ids with the model's own; at most 16"):
+            ended([8], stop_ids=tuple(range(16)))

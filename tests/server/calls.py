@@ -60,7 +60,9 @@ def read_result(result: Any, error: InferenceServerException | None = None) -> R
     for output in raw.outputs:
         items = result.as_numpy(output.name).reshape(-1).tolist()
         items = [item.decode() if isinstance(item, bytes) else item for item in items]
-        values[output.name] = items if output.name in LISTS else items[0]
+        # outputs of block_diffusion itself that are lists have other names
+        is_list = output.name in LISTS or len(items) != 1
+        values[output.name] = items if is_list else items[0]
     parameters = {
         name: getattr(item, item.WhichOneof("parameter_choice"))
         for name, item in raw.parameters.items()

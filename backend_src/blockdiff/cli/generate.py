@@ -12,6 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from blockdiff.cli.dtype_option import ComputeDtype
+from blockdiff.cli.ending_options import (
+    IgnoreEos,
+    IncludeStop,
+    Stop,
+    StopTokenIds,
+    ThinkingBudget,
+)
 from blockdiff.cli.engine_options import (
     Deterministic,
     Kernels,
@@ -111,7 +118,10 @@ def generate(
     return_log_probs: LogProbs = False,
     top_logprobs: TopLogProbs = None,
     return_step_map: StepMap = False,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    thinking_budget: ThinkingBudget = None,
+    stop: Stop = None,
+    stop_token_ids: StopTokenIds = None,
+    include_stop_str_in_output: IncludeStop = False,
     bad_word: Annotated[
         list[str] | None, typer.Option(help="Never part of the answer; may be repeated.")
     ] = None,
@@ -125,7 +135,7 @@ def generate(
     suffix: Annotated[str | None, typer.Option(help="Given text behind --gap open places.")] = None,
     suffix_ids: Annotated[str | None, typer.Option(help="The same as token ids.")] = None,
     gap: Annotated[int | None, typer.Option(min=1, help="Places before the suffix.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after EOS.")] = False,
+    ignore_eos: IgnoreEos = False,
     mode: Annotated[Mode | None, typer.Option(help="Default: diffusion.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: ComputeDtype = "float32",
@@ -175,7 +185,10 @@ def generate(
         "return_log_probs": return_log_probs or None,
         "top_logprobs": top_logprobs,
         "return_step_map": return_step_map or None,
+        "thinking_budget": thinking_budget,
         "stop": stop or None,
+        "stop_token_ids": ids_flag("stop_token_ids", stop_token_ids),
+        "include_stop_str_in_output": include_stop_str_in_output or None,
         "bad_words": bad_word or None,
         "guide_type": guide_type,
         "guide": guide,

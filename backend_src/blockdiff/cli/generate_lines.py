@@ -67,6 +67,14 @@ def build_jobs(
             request = build_request(fields, uid, model.info, tokenizer)
         seconds = fields.arrive_after_seconds
         jobs.append(
-            Job(request, fields.name, seconds, place, fields.inputs, fields.return_log_probs)
+            Job(
+                request,
+                fields.name,
+                seconds,
+                place,
+                fields.inputs,
+                fields.return_log_probs,
+                fields.include_stop_str_in_output,
+            )
         )
     return jobs

@@ -57,6 +57,7 @@ class RequestLine(BaseModel):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Text | dict[str, Any] | None = None
     enable_thinking: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=-1)] | None = None
     max_tokens: int = 128
     min_tokens: int = 0
     stop: list[Text] = Field(default_factory=list)
@@ -67,6 +68,8 @@ class RequestLine(BaseModel):
     priority: int = 0
     eos_id: int | None = None
     stop_ids: Ids | None = None
+    stop_token_ids: Ids = Field(default_factory=list)
+    include_stop_str_in_output: bool = False
     mask_id: int | None = None
     mode: Literal["diffusion", "autoregressive"] = "diffusion"
     algorithm: str | None = None

@@ -37,6 +37,8 @@ class Job:
     place: str = ""
     replay: ReplayInputs | None = None
     shows_log_probs: bool = False
+    shows_stop: bool = False
+    """Whether the text has what ended the answer."""
 
 
 def build_request(
@@ -49,11 +51,12 @@ def build_request(
             f"mask_id: {line.mask_id} is not this model's mask token ({info.mask_token_id})"
         )
     infill = _infill(line, tokenizer)
-    input_ids, guide = read_prompt(line, tokenizer)
+    prompt = read_prompt(line, tokenizer)
     return Request(
         uid=uid,
-        input_ids=tuple(input_ids),
-        guide=guide,
+        input_ids=tuple(prompt.input_ids),
+        guide=prompt.guide,
+        thinking=prompt.thinking,
         bad_strings=tuple(line.bad_words),
         pinned=infill.pinned,
         max_tokens=_limit(line, "max_tokens", infill.max_tokens),
@@ -61,6 +64,7 @@ def build_request(
         priority=line.priority,
         ignore_eos=line.ignore_eos,
         eos_ids=_eos_ids(line),
+        stop_ids=tuple(line.stop_token_ids),
         stop_strings=tuple(line.stop),
         sampling=_sampling(line, tokenizer),
         num_top_log_probs=line.top_logprobs,

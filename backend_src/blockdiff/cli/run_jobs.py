@@ -88,13 +88,14 @@ def require_success(outcomes: Sequence[Outcome]) -> None:
 def output_text(
     outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer, skip_special: bool = True
 ) -> str:
-    """The response as text: without the EOS that ended it, cut before a stop string."""
+    """The response as text: without what ended it, unless the job shows that."""
     request, ids = outcome.job.request, outcome.output_ids
     eos_ids = model_eos if request.eos_ids is None else request.eos_ids
-    ended = outcome.final.finish_reason is FinishReason.STOP and not request.ignore_eos
-    if ended and ids and ids[-1] in eos_ids:
+    end_ids = (*(() if request.ignore_eos else eos_ids), *request.stop_ids)
+    ended, shows = outcome.final.finish_reason is FinishReason.STOP, outcome.job.shows_stop
+    if ended and ids and ids[-1] in end_ids and not shows:
         ids = ids[:-1]
-    stream = TextStream(tokenizer, request.stop_strings, skip_special, request.min_tokens)
+    stream = TextStream(tokenizer, request.stop_strings, skip_special, request.min_tokens, shows)
     return stream.push(ids, final=True).text
 
 

@@ -47,9 +47,15 @@ def resolve_decoding(request: Request, info: ModelInfo) -> ResolvedDecoding:
     return ResolvedDecoding(
         block_length=decoding.block_length or info.block_length,
         threshold=threshold,
-        eos_ids=info.eos_token_ids if request.eos_ids is None else request.eos_ids,
+        eos_ids=ending_ids(request, info),
         decoding=decoding,
     )
+
+
+def ending_ids(request: Request, info: ModelInfo) -> tuple[int, ...]:
+    """Every token that ends the answer, once each."""
+    own = info.eos_token_ids if request.eos_ids is None else request.eos_ids
+    return tuple(dict.fromkeys((*(() if request.ignore_eos else own), *request.stop_ids)))
 
 
 def with_algorithm(request: Request, info: ModelInfo) -> Request:
@@ -100,14 +106,19 @@ def _check_lengths(request: Request, config: EngineConfig, max_context: int) -> 
 
 
 def _check_endings(request: Request, info: ModelInfo, has_tokenizer: bool) -> None:
-    eos_ids = request.eos_ids or ()
-    _check_ids("eos_ids", eos_ids, info.vocab_size)
-    if len(eos_ids) > MAX_EOS_IDS:
-        raise RequestError(f"eos_ids: {len(eos_ids)} ids given; at most {MAX_EOS_IDS} are allowed")
-    for token in info.control_token_ids:
-        if token in eos_ids:
-            name = "the mask" if token == info.mask_token_id else "a control"
-            raise RequestError(f"eos_ids: {token} is {name} token; it is never produced")
+    for field, ids in (("eos_ids", request.eos_ids or ()), ("stop_token_ids", request.stop_ids)):
+        _check_ids(field, ids, info.vocab_size)
+        if len(ids) > MAX_EOS_IDS:
+            raise RequestError(f"{field}: {len(ids)} ids given; at most {MAX_EOS_IDS} are allowed")
+        for token in info.control_token_ids:
+            if token in ids:
+                name = "the mask" if token == info.mask_token_id else "a control"
+                raise RequestError(f"{field}: {token} is {name} token; it is never produced")
+    count = len(ending_ids(request, info))
+    if count > MAX_EOS_IDS:
+        raise RequestError(
+            f"stop_token_ids: {count} ids with the model's own; at most {MAX_EOS_IDS} are allowed"
+        )
     if not request.stop_strings:
         return
     if "" in request.stop_strings:

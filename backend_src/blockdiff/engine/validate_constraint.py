@@ -25,7 +25,8 @@ def check_constraint(request: Request, info: ModelInfo, maker: ConstraintMaker) 
     given = [token for _, token in sorted(request.pinned)]
     places = [place for place, _ in sorted(request.pinned)]
     leading = next((i for i, place in enumerate(places) if place != i), len(places))
-    eos = () if request.ignore_eos else request.eos_ids or info.eos_token_ids
+    own = info.eos_token_ids if request.eos_ids is None else request.eos_ids
+    eos = (*(() if request.ignore_eos else own), *request.stop_ids)
     count = next((i for i in range(leading) if given[i] in eos), leading)
     if (taken := constraint.check(given[:count])) < count:
         raise RequestError(

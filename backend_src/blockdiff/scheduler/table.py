@@ -118,7 +118,7 @@ class SlotTable(SlotQueries):
 
     def _set_endings(self, slot: int, request: Request) -> None:
         self.eos_ids[slot] = NO_TOKEN
-        if not request.ignore_eos and request.eos_ids:
+        if request.eos_ids:
             self.eos_ids[slot, : len(request.eos_ids)] = request.eos_ids
         self.eos_allowed_from[slot] = len(request.input_ids) + request.min_tokens
 

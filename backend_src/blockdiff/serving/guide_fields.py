@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from blockdiff.constraints.bad_strings import check_bad_strings
 from blockdiff.constraints.trial import check_guide
-from blockdiff.core import Guide, GuideKind
+from blockdiff.core import Guide, GuideKind, Thinking
 from blockdiff.text import ThinkState
 
 
@@ -17,6 +17,7 @@ class Limits(NamedTuple):
 
     guide: Guide | None
     bad_words: tuple[str, ...]
+    thinking: Thinking | None
 
 
 def read_guide(given: Mapping[str, Any], think: ThinkState) -> Guide | None:

@@ -62,6 +62,8 @@ def parse_json(name: str, text: str) -> Any:
 def _is_deeper(value: Any, limit: int) -> bool:
     level = [value]
     for _ in range(limit + 1):
+        if not level:
+            return False
         level = [child for item in level for child in _children(item)]
     return bool(level)
 

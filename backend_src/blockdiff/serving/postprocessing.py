@@ -183,6 +183,8 @@ class PostprocessingModel(ServedModel):
         if context.return_num_output_tokens:
             count = block["output_ids"].size
             tensors.append(scalar_tensor(pb_utils, "num_output_tokens", count, np.int32))
+            thought = delta.num_reasoning_tokens
+            tensors.append(scalar_tensor(pb_utils, "num_reasoning_tokens", thought, np.int32))
         if context.return_log_probs:
             values = block["block_log_probs"].reshape(-1).tolist()
             tensors.append(list_tensor(pb_utils, "output_log_probs", values, np.float32))

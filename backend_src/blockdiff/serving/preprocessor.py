@@ -18,8 +18,6 @@ from blockdiff.serving.fields import (
     ELASTIC_QUALITY,
     MAX_BAD_WORD_CHARACTERS,
     MAX_BAD_WORDS,
-    MAX_STOP_WORD_CHARACTERS,
-    MAX_STOP_WORDS,
     QUALITY_THRESHOLDS,
 )
 from blockdiff.serving.guide_fields import Limits, check_limits, read_guide
@@ -31,6 +29,7 @@ from blockdiff.serving.rules import check_rules
 from blockdiff.serving.sampling_fields import read_biases, read_ramps
 from blockdiff.serving.settings import Settings
 from blockdiff.serving.spec import RequestSpec, TextContext
+from blockdiff.serving.text_fields import read_stop_words, read_thinking, read_words
 from blockdiff.serving.tool_choice import ToolChoice, choose_tools, required_calls
 from blockdiff.serving.values import merge_values
 from blockdiff.text import FORMS, ThinkState, Tokenizer, offered_types
@@ -56,7 +55,7 @@ class Preprocessor:
         given = merge_values(tensors, parameters, self._limits)
         check_rules(given)
         is_chat = bool(given.get("messages"))
-        stop_words = _words("stop_words", given, MAX_STOP_WORDS, MAX_STOP_WORD_CHARACTERS)
+        stop_words = read_stop_words(given.get("stop_words", []), self._settings)
         choice = choose_tools(given, parse_tools(given.get("tools", "")))
         text = given.get("text_input", "")
         ids = self._encode_chat(given, choice) if is_chat else self._encode_text(text)
@@ -69,9 +68,11 @@ class Preprocessor:
         context = self._context(given, ids, choice, stop_words)
         think = ThinkState(context.think)
         guide = required_calls(choice, self._tool_form.name, self._tokenizer, think)
+        bad_words = given.get("bad_words", [])
         limits = Limits(
             guide or read_guide(given, think),
-            _words("bad_words", given, MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS),
+            read_words("bad_words", bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS),
+            read_thinking(given, think, self._tokenizer) if is_chat else None,
         )
         check_limits(limits)
         spec = _spec(given, infill, context, limits, self._ramps(given, context))
@@ -91,6 +92,8 @@ class Preprocessor:
         is_echo = not given.get("exclude_input_in_output", True)
         return TextContext(
             stop_words=stop_words,
+            stop_token_ids=tuple(dict.fromkeys(given.get("stop_token_ids", ()))),
+            includes_stop=given.get("include_stop_str_in_output", False),
             min_tokens=given["min_tokens"],
             is_chat=is_chat,
             think=self._tokenizer.think_state(ids).value if is_chat else "unknown",
@@ -157,16 +160,6 @@ class Preprocessor:
         return given
 
 
-def _words(name: str, given: Mapping[str, Any], most: int, characters: int) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word for word in given.get(name, []) if word))
-    if len(words) > most:
-        raise refuse(name, f"{len(words)} strings", f"up to {most} strings")
-    for word in words:
-        if len(word) > characters:
-            raise refuse(name, word, f"up to {characters} characters each")
-    return words
-
-
 def _spec(
     given: Mapping[str, Any],
     infill: Infill,
@@ -189,6 +182,7 @@ def _spec(
         pinned=infill.pinned,
         priority=given.get("running_priority", 0),
         guide=limits.guide,
+        thinking=limits.thinking,
         bad_words=limits.bad_words,
         ignore_eos=given.get("ignore_eos", False),
         temperature=temperature,

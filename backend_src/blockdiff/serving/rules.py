@@ -55,6 +55,26 @@ RULES: tuple[Rule, ...] = (
         lambda given: given.get("enable_thinking") is not None and not _asks("messages")(given),
     ),
     Rule(
+        "thinking_budget",
+        "nothing with text_input; only with messages",
+        lambda given: given.get("thinking_budget", -1) >= 0 and not _asks("messages")(given),
+    ),
+    Rule(
+        "thinking_budget",
+        "0 or nothing together with enable_thinking false",
+        lambda given: (
+            given.get("thinking_budget", -1) > 0 and given.get("enable_thinking") is False
+        ),
+    ),
+    Rule(
+        "thinking_budget",
+        "nothing together with pinned, suffix and gap",
+        lambda given: (
+            given.get("thinking_budget", -1) >= 0
+            and (_asks("pinned")(given) or _asks("suffix")(given))
+        ),
+    ),
+    Rule(
         "exclude_input_in_output",
         "true with messages",
         lambda given: given.get("exclude_input_in_output") is False and _asks("messages")(given),
@@ -98,6 +118,8 @@ PRECEDENCE: tuple[tuple[str, str], ...] = (
         "threshold",
         "with `denoise_steps`: a step accepts its share, and all that is above `threshold`",
     ),
+    ("enable_thinking", "false also closes at once what a template or model opens all the same"),
+    ("ignore_eos", "`stop_token_ids` end the answer all the same"),
     ("min_tokens", "before it neither an end token nor a stop string ends the answer"),
     ("max_tokens", "ends the answer wherever it is, also inside a think block or a tool call"),
 )

@@ -14,6 +14,12 @@ from typing import Any
 
 from blockdiff.errors import ConfigError, RequestError
 from blockdiff.kernel_choice import read_choices
+from blockdiff.serving.fields import (
+    MAX_LIST_ITEMS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_WORD_CHARACTERS,
+    MAX_STOP_WORDS,
+)
 from blockdiff.serving.sampling_fields import read_ramp
 from blockdiff.text.tool_calls import FORMS
 from blockdiff.weights.identity import NO_MANIFEST
@@ -79,6 +85,8 @@ class Settings:
     stop_ramp: str = ""  # of requests that name none; JSON as in the field of the same name
     think_end_ramp: str = ""
     max_prompt_bytes: int = 4 << 20
+    max_stop_words: int = MAX_STOP_WORDS
+    max_stop_word_characters: int = MAX_STOP_WORD_CHARACTERS
     default_timeout_seconds: float = 600.0
     drain_seconds: float = 20.0
     text_input_special_tokens: str = "text"
@@ -183,6 +191,8 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "stop_ramp": _ramp,
     "think_end_ramp": _ramp,
     "max_prompt_bytes": _integer(1, 1 << 30),
+    "max_stop_words": _integer(1, MAX_LIST_ITEMS),
+    "max_stop_word_characters": _integer(1, MAX_STOP_CHARACTERS),
     "default_timeout_seconds": _seconds,
     "drain_seconds": _seconds,
     "text_input_special_tokens": _choice("text", "control"),

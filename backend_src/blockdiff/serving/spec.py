@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blockdiff.core import DecodingParams, Guide, Ramp, Request, SamplingParams
+from blockdiff.core import DecodingParams, Guide, Ramp, Request, SamplingParams, Thinking
 from blockdiff.errors import RequestError
 
 _SAMPLING = tuple(item.name for item in fields(SamplingParams))
@@ -23,6 +23,8 @@ class TextContext(_Wire):
     """What ``postprocessing`` has to know of a request; sent with its first block only."""
 
     stop_words: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    includes_stop: bool = False
     min_tokens: int = 0
     is_chat: bool = False
     think: Literal["open", "closed", "unknown"] = "unknown"
@@ -60,6 +62,7 @@ class RequestSpec(_Wire):
     threshold: float | None = None
     is_elastic: bool = False
     guide: Guide | None = None
+    thinking: Thinking | None = None
     stream_denoise: bool = False
     pinned: tuple[tuple[int, int], ...] = ()
     priority: int = 0
@@ -78,6 +81,7 @@ class RequestSpec(_Wire):
             max_tokens=self.max_tokens,
             min_tokens=self.text.min_tokens,
             ignore_eos=self.ignore_eos,
+            stop_ids=self.text.stop_token_ids,
             stop_strings=self.text.stop_words,
             sampling=SamplingParams(**{name: getattr(self, name) for name in _SAMPLING}),
             decoding=DecodingParams(
@@ -93,6 +97,7 @@ class RequestSpec(_Wire):
             wants_canvases=self.stream_denoise,
             pinned=self.pinned,
             guide=self.guide,
+            thinking=self.thinking,
             priority=self.priority,
             bad_strings=self.bad_words,
         )

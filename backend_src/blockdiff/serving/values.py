@@ -8,12 +8,20 @@ import difflib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from blockdiff.errors import RequestError, UnsupportedError
-from blockdiff.serving.fields import BY_NAME, CANONICAL, KNOWN_ELSEWHERE, Field, Kind
+from blockdiff.serving.fields import (
+    BY_NAME,
+    CANONICAL,
+    KNOWN_ELSEWHERE,
+    MAX_LIST_ITEMS,
+    Field,
+    Kind,
+)
 from blockdiff.serving.json_text import parse_json, refuse, shown
 
 # Names of parameters that Triton, its forwarded headers and tracing put beside a request.
@@ -51,6 +59,8 @@ def merge_values(
 def tensor_value(name: str, array: NDArray[Any]) -> Any:
     """The Python value of one input tensor; a list for list fields."""
     field = BY_NAME[CANONICAL[name]]
+    if field.is_list and array.size > MAX_LIST_ITEMS:
+        raise refuse(name, f"{array.size} elements", f"up to {MAX_LIST_ITEMS} elements")
     items = [_element(name, item) for item in array.reshape(-1).tolist()]
     if field.is_list:
         return items
@@ -63,7 +73,9 @@ def check_value(field: Field, value: Any, limit: float | None = None) -> Any:
     """``value`` in the field's own type, or a refusal; ``limit`` lowers the field's upper end."""
     if field.is_list:
         items = value if isinstance(value, list) else [value]
-        return [check_value(_element_field(field), item) for item in items]
+        _check_count(field, items)
+        element = replace(field, is_list=False)
+        return [check_value(element, item) for item in items]
     if field.kind is Kind.STRING:
         return _check_text(field, value)
     if field.kind is Kind.BOOL:
@@ -96,8 +108,9 @@ def _element(name: str, item: Any) -> Any:
         ) from error
 
 
-def _element_field(field: Field) -> Field:
-    return Field(field.name, field.kind, field.meaning, choices=field.choices)
+def _check_count(field: Field, items: list[Any]) -> None:
+    if len(items) > MAX_LIST_ITEMS:
+        raise refuse(field.name, f"{len(items)} elements", f"up to {MAX_LIST_ITEMS} elements")
 
 
 def _check_text(field: Field, value: Any) -> str:

@@ -4,6 +4,7 @@ A noncharacter inside every beginning and end of a spelling breaks it, wherever 
 joins the texts. Knows nothing of templates or token ids.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 # Noncharacter: never valid in interchanged text, so user data loses nothing by giving it up.
 SHIELD = "\ufdd0"
 _EDGES = "<|>[]/"
+# How many texts are kept with what was made of them, and of how many characters at most.
+KEPT, SHORT = 4096, 128
 
 
 def unshield(text: str) -> str:
@@ -30,11 +33,13 @@ class Shield:
         self._first = frozenset(text[0] for text in known)
         self._last = frozenset(text[-1] for text in known)
         self._inside = frozenset(text.strip(_EDGES).lower() for text in known)
+        self._kept = functools.lru_cache(maxsize=KEPT)(self._cover_text)
 
     def cover(self, value: Any) -> Any:
         """A copy of JSON-like ``value`` none of whose strings can become part of a spelling."""
         if isinstance(value, str):
-            return self._cover_text(value)
+            # The same names and short texts come again and again, with tools above all.
+            return self._kept(value) if len(value) <= SHORT else self._cover_text(value)
         if isinstance(value, Mapping):
             return {self.cover(key): self.cover(item) for key, item in value.items()}
         if isinstance(value, list | tuple):

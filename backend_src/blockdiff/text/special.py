@@ -35,6 +35,8 @@ class SpecialTokens:
     tool_call_start: int | None = None
     tool_call_end: int | None = None
     eos: tuple[int, ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+    """Texts that templates know by name, such as ``bos_token``."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -61,7 +63,19 @@ def find_special_tokens(vocabulary: Mapping[str, int], model_dir: Path) -> Speci
     }
     if isinstance(config.get("mask_token_id"), int):
         found["mask"] = config["mask_token_id"]
-    return SpecialTokens(**found, eos=_eos_ids(config, vocabulary, model_dir))
+    eos = _eos_ids(config, vocabulary, model_dir)
+    return SpecialTokens(**found, eos=eos, names=_named_tokens(model_dir))
+
+
+def _named_tokens(model_dir: Path) -> tuple[tuple[str, str], ...]:
+    """The tokens that a checkpoint's files name by role; tokenizer_config.json wins."""
+    named: dict[str, str] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        for role, value in read_json(model_dir / file).items():
+            text = value.get("content") if isinstance(value, dict) else value
+            if role.endswith("_token") and isinstance(text, str):
+                named[role] = text
+    return tuple(named.items())
 
 
 def _eos_ids(

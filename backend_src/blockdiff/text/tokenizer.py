@@ -5,6 +5,7 @@ knows none, and only the template's own pieces may become control tokens.
 Knows nothing of requests, streams or Triton Inference Server.
 """
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import tokenizers
 
 from blockdiff.errors import ConfigError, RequestError, UnsupportedError
 from blockdiff.text.replaced_bytes import replaced_bytes
-from blockdiff.text.shield import Shield, unshield
+from blockdiff.text.shield import KEPT, SHORT, Shield, unshield
 from blockdiff.text.special import SpecialTokens, find_special_tokens, read_json
 from blockdiff.text.template import ChatTemplate
 from blockdiff.text.think_marks import THINK_MARKS, detect_think_marks
@@ -59,7 +60,9 @@ class Tokenizer:
         self._plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_control(definition)))
         self._control_pattern = _alternatives(self._control)
         self._shield = Shield(self._control)
-        self._template = ChatTemplate(template) if template is not None else None
+        self._kept = functools.lru_cache(maxsize=KEPT)(self._spell)
+        names = dict(special.names)
+        self._template = ChatTemplate(template, names) if template is not None else None
         self._bytes: dict[int, bytes] = {}
         self._decoder = definition.get("decoder") or {}
         self.special = special
@@ -188,6 +191,10 @@ class Tokenizer:
         return [] if self.think_marks is None else self.encode(self.think_marks.end, True)
 
     def _encode_plain(self, text: str) -> list[int]:
+        # What templates put between control tokens is short and comes again and again.
+        return list(self._kept(text)) if len(text) <= SHORT else self._spell(text)
+
+    def _spell(self, text: str) -> list[int]:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         if self._control_texts.keys().isdisjoint(ids):
             return ids

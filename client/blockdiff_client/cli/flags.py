@@ -44,6 +44,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("stop_ramp", "--stop-ramp", str, 'JSON: {"start": 8, "slope": 0.1, "most": 5}.'),
     Flag("think_end_ramp", "--think-end-ramp", str, "The same for </think>."),
     Flag("stop_words", "--stop", list[str], "Stop before this text; may be repeated."),
+    Flag("stop_token_ids", "--stop-token-id", list[int], "Stop at this token; may be repeated."),
+    Flag(
+        "include_stop_str_in_output",
+        "--include-stop/--no-include-stop",
+        bool,
+        "Whether the answer has the text that it stopped at.",
+    ),
     Flag("bad_words", "--bad-word", list[str], "Never write this text; may be repeated."),
     Flag("ignore_eos", "--ignore-eos/--no-ignore-eos", bool, "Go on after end-of-sequence."),
     Flag(

@@ -34,4 +34,14 @@ PROMPT: tuple[Knob, ...] = (
         {"enable_thinking": True},
         lambda a, b: not a.joined("reasoning_output") and bool(b.joined("reasoning_output")),
     ),
+    Knob(
+        "thinking_budget",
+        chat("458+367", max_tokens=64, enable_thinking=True),
+        {"thinking_budget": 3},
+        lambda a, b: (
+            a.joined("num_reasoning_tokens") > 3 == b.joined("num_reasoning_tokens")
+            and a.joined("reasoning_output").startswith(b.joined("reasoning_output")[:2])
+            and len(b.text) > 0
+        ),
+    ),
 )

@@ -285,3 +285,52 @@ def test_heartbeat_is_what_the_supervisor_reads(tmp_path: Path, monkeypatch: Any
     assert beat.running == 2
     assert 2.9 < beat.age() < 4.0
     assert [p.name for p in tmp_path.iterdir()] == ["beat.json"]
+
+
+def test_answers_with_what_ended_them(model: PostprocessingModel, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("ab31")
+    by_string = {"is_final": True, "stop_reason": "31"}
+    ending = {"is_final": True, "stop_reason": str(ids[0])}
+    for number, (includes, words, tokens, how, expected) in enumerate(
+        [
+            (False, ("31",), ids, by_string, "ab"),
+            (True, ("31",), ids, by_string, "ab31"),
+            (False, (), [*ids, ids[0]], ending, "ab31"),
+            (True, (), [*ids, ids[0]], ending, "ab31a"),
+        ]
+    ):
+        context = TextContext(stop_words=words, includes_stop=includes)
+        (response,) = model.execute([block(tokens, 0, uid=number, context=context, **how)])
+        assert response.values()["text_output"] == [expected.encode()]
+
+
+def test_a_stop_string_that_reads_like_a_token_id(
+    model: PostprocessingModel, tokenizer: Tokenizer
+) -> None:
+    last = tokenizer.encode("z")[0]
+    word = str(last)
+    ids = [*tokenizer.encode("a"), *tokenizer.encode(word)]
+    for uid, (tokens, expected) in enumerate([(ids, "a"), ([*ids[:-1], last], f"a{word[:-1]}z")]):
+        context = TextContext(stop_words=(word,))
+        ended = block(tokens, 0, uid=uid, context=context, is_final=True, stop_reason=word)
+        assert model.execute([ended])[0].values()["text_output"] == [expected.encode()]
+    # an end token of the request
+    context = TextContext(stop_words=(word,), stop_token_ids=(last,))
+    ended = block([*ids[:-1], last], 0, uid=5, context=context, is_final=True, stop_reason=word)
+    assert model.execute([ended])[0].values()["text_output"] == [f"a{word[:-1]}".encode()]
+
+
+def test_tokens_of_thinking_are_counted_apart(
+    model: PostprocessingModel, tokenizer: Tokenizer
+) -> None:
+    ids = tokenizer.encode("<think>\nabc</think>\n\nd", allow_special=True)
+    counts, texts = [], []
+    for index, token_id in enumerate(ids):
+        context = TextContext(is_chat=True) if index == 0 else None
+        is_final = index == len(ids) - 1
+        (response,) = model.execute([block([token_id], index, context=context, is_final=is_final)])
+        counts.append(response.values()["num_reasoning_tokens"][0])
+        texts.append(response.values()["reasoning_output"][0].decode())
+    assert (sum(counts), "".join(texts)) == (4, "abc")
+    (response,) = model.execute([block(ids, 0, context=TextContext(), is_final=True)])
+    assert response.values()["num_reasoning_tokens"] == [0]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 
 from blockdiff.config import UniformDefaults
 from blockdiff.engine import EngineConfig
-from blockdiff.errors import BlockdiffError, RequestError, UnsupportedError
+from blockdiff.errors import BlockdiffError, ConfigError, RequestError, UnsupportedError
 from blockdiff.model_info import NO_MASK_TOKEN, ModelInfo
 from blockdiff.serving.fields import BY_NAME, FIELDS, Kind
 from blockdiff.serving.model_facts import ModelFacts, facts_file, write_facts
-from blockdiff.serving.settings import Settings
+from blockdiff.serving.settings import Settings, read_settings
 from blockdiff.serving.spec import parse_spec
+from blockdiff.serving.text_fields import read_stop_words
 from blockdiff.serving.values import check_value, merge_values
 from blockdiff.text import Tokenizer
 
@@ -148,6 +150,22 @@ def test_unsupported_fields(build: Build, field: Any) -> None:
         ({"messages": json.dumps(USER), "exclude_input_in_output": False}, "true with messages"),
         ({"text_input": "x", "enable_thinking": True}, "enable_thinking: got true"),
         ({"text_input": "x", "stop_words": ["a" * 300]}, "256 characters"),
+        ({"text_input": "x", "stop_words": ["a" * 1_000_000]}, "stop_words: got .* bytes"),
+        ({"text_input": "x", "stop_words": [str(n % 100) for n in range(800)]}, "100 strings"),
+        ({"text_input": "x", "stop_words": [""] * 10_001}, "10001 elements.*up to 10000"),
+        ({"text_input": "x", "stop_token_ids": [7] * 20_000}, "20000 elements.*up to 10000"),
+        ({"text_input": "x", "stop_token_ids": [-1]}, "stop_token_ids: got -1"),
+        ({"text_input": "x", "sampling_parameters": '{"stop_token_ids": [1.5]}'}, "whole number"),
+        ({"text_input": "x", "thinking_budget": 4}, "thinking_budget: got 4.*with messages"),
+        ({"messages": json.dumps(USER), "thinking_budget": -2}, "thinking_budget: got -2"),
+        (
+            {"messages": json.dumps(USER), "thinking_budget": 4, "enable_thinking": False},
+            "thinking_budget: got 4, allowed 0 or nothing together with enable_thinking false",
+        ),
+        (
+            {"messages": json.dumps(USER), "thinking_budget": 4, "suffix": "x", "gap": 2},
+            "thinking_budget: got 4, allowed nothing together with pinned",
+        ),
         ({"text_input": "x", "stream_denoise": True}, "stream_denoise: got true.*without stream"),
         ({"text_input": "x", "quality": "high", "threshold": 0.5}, "quality: got.*threshold"),
         ({"text_input": "x", "suffix": "y"}, "suffix: got.*without gap"),
@@ -265,6 +283,42 @@ def test_what_the_model_cannot_honour_is_refused_before_it_waits(
         build(text_input="x")
     path.write_text("{")  # no reason to refuse anybody
     build(text_input="x", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget", "is_open"),
+    [
+        ({}, None, None),
+        ({"thinking_budget": -1, "enable_thinking": True}, None, None),
+        ({"thinking_budget": 5, "enable_thinking": True}, 5, True),
+        ({"thinking_budget": 5}, 5, False),
+        # off: what the model opens all the same is closed at once
+        ({"enable_thinking": False}, 0, False),
+        ({"thinking_budget": 0, "enable_thinking": False}, 0, False),
+        ({"enable_thinking": False, "suffix": "x", "gap": 2}, None, None),
+    ],
+)
+def test_budgets_of_thinking(
+    build: Build, tokenizer: Tokenizer, fields: dict[str, Any], budget: Any, is_open: Any
+) -> None:
+    _, spec = build(messages=json.dumps(USER), **fields)
+    found = parse_spec(spec.model_dump_json()).engine_request(1, (1,), None).thinking
+    assert (found and found.budget, found and found.is_open) == (budget, is_open)
+    if found is not None:
+        assert found.end_ids == (tokenizer.special.think_end,)
+
+
+def test_servers_may_allow_more_stop_words(tokenizer: Tokenizer, settings: Settings) -> None:
+    own = replace(settings, max_stop_words=10_000, max_stop_word_characters=2_000)
+    words = [f"{n:05d}" for n in range(10_000)]
+    assert read_stop_words([*words, "00000", ""], own) == tuple(words)
+    assert read_stop_words(["x" * 2_000], own) == ("x" * 2_000,)
+    with pytest.raises(RequestError, match="up to 2000 characters each"):
+        read_stop_words(["x" * 2_001], own)
+    with pytest.raises(RequestError, match="70000 characters., allowed up to 65536 .* in all"):
+        read_stop_words([f"{word}ab" for word in words], own)
+    with pytest.raises(ConfigError, match="max_stop_words.*got '10001', allowed 1 to 10000"):
+        read_settings({"parameters": {"max_stop_words": {"string_value": "10001"}}}, {})
 
 
 def test_it_needs_no_torch() -> None:

@@ -1,5 +1,6 @@
 """Tokenizer: control tokens come from the template only; the template is kept in its sandbox."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,21 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(tokenizer: Token
     with pytest.raises(RequestError, match="messages: got .* into 100 tokens"):
         tokenizer.apply_chat_template(user("ab " * 2_000_000), most_tokens=100)
     assert time.monotonic() - started < 2
+
+
+def test_templates_know_tokens_by_name(tmp_path: Path, model_dir: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text((model_dir / "tokenizer.json").read_text("utf-8"))
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")
+    named = {"bos_token": {"content": "<|im_start|>"}, "model_max_length": 5, "pad_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    loaded = Tokenizer.load(tmp_path)
+    ids = loaded.apply_chat_template(user("<|im_start|>x"))
+    assert ids.count(loaded.special.im_start) == 1 and ids[0] == loaded.special.im_start
+
+
+def test_end_tokens_of_generation_config_win(tmp_path: Path, model_dir: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text((model_dir / "tokenizer.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}')
+    assert Tokenizer.load(tmp_path).special.eos == (2,)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
+    assert Tokenizer.load(tmp_path).special.eos == (2, 0)

@@ -13,8 +13,13 @@ from blockdiff.serving.fields.constraints import (
 )
 from blockdiff.serving.fields.decoding import DECODING, ELASTIC_QUALITY, QUALITY_THRESHOLDS
 from blockdiff.serving.fields.elsewhere import KNOWN_ELSEWHERE
-from blockdiff.serving.fields.endings import ENDINGS, MAX_STOP_WORD_CHARACTERS, MAX_STOP_WORDS
-from blockdiff.serving.fields.kinds import Field, Kind, Output
+from blockdiff.serving.fields.endings import (
+    ENDINGS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_WORD_CHARACTERS,
+    MAX_STOP_WORDS,
+)
+from blockdiff.serving.fields.kinds import MAX_LIST_ITEMS, Field, Kind, Output
 from blockdiff.serving.fields.prompt import MAX_MESSAGES, MAX_TOOLS, PROMPT
 from blockdiff.serving.fields.sampling import SAMPLING
 
@@ -40,7 +45,9 @@ __all__ = [
     "FIELDS",
     "GROUPS",
     "KNOWN_ELSEWHERE",
+    "MAX_LIST_ITEMS",
     "MAX_MESSAGES",
+    "MAX_STOP_CHARACTERS",
     "MAX_BAD_WORDS",
     "MAX_BAD_WORD_CHARACTERS",
     "MAX_STOP_WORDS",

@@ -58,6 +58,11 @@ OUTPUTS: tuple[Output, ...] = (
     Output("stop_reason", Kind.STRING, "stop string or token id that ended the answer"),
     Output("num_input_tokens", Kind.INT32, "tokens of the prompt"),
     Output("num_output_tokens", Kind.INT32, "tokens of this response"),
+    Output(
+        "num_reasoning_tokens",
+        Kind.INT32,
+        "how many of `num_output_tokens` are now known to be thinking",
+    ),
     Output("block_index", Kind.INT32, "number of the (last) block in this response"),
     Output("denoise_steps_used", Kind.INT32, "previews spent on this response"),
     Output(

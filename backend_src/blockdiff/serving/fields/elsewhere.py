@@ -25,7 +25,6 @@ KNOWN_ELSEWHERE = frozenset(
         "runtime_top_k",
         "runtime_top_p",
         "stop",
-        "stop_token_ids",
         "structured_outputs",
         "typical_p",
         "use_beam_search",

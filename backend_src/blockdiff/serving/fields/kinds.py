@@ -5,6 +5,8 @@ from enum import Enum
 from typing import Any
 
 INT32_MAX = 2**31 - 1
+# Most elements of a list.
+MAX_LIST_ITEMS = 10_000
 ALL = "all"
 
 

@@ -1,6 +1,6 @@
 """Fields that say what is asked: the prompt, its tools, how the model may think."""
 
-from blockdiff.serving.fields.kinds import Field, Kind
+from blockdiff.serving.fields.kinds import INT32_MAX, Field, Kind
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -29,5 +29,13 @@ PROMPT: tuple[Field, ...] = (
         is_json=True,
     ),
     Field("enable_thinking", Kind.BOOL, "let the model think first; only with `messages`"),
-    Field("thinking_budget", Kind.INT32, "not supported", is_refused=True, neutral=(-1,)),
+    Field(
+        "thinking_budget",
+        Kind.INT32,
+        "most tokens of the think block; -1 is no limit; only with `messages`",
+        low=-1,
+        high=INT32_MAX,
+        default=-1,
+        honoured_by="models with think blocks",
+    ),
 )

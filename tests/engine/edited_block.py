@@ -59,7 +59,7 @@ class EditedBlock:
         In float32, as a model's logits are: sharp rows tie at 1, and then the first place counts.
         """
         logits = torch.from_numpy(row.astype(np.float32))
-        shares = (logits - logits.logsumexp(0)).exp()
+        shares = logits.log_softmax(0).exp()
         order = sorted(range(len(row)), key=lambda token: (-row[token], token))
         barred = {*without, *self.banned(place)}
         token = next(token for token in order if token not in barred)

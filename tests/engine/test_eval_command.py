@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from blockdiff.cli.checkers import CHECKERS
 from blockdiff.cli.main import run as run_command
+from blockdiff.evaluation.checkers import CHECKERS
 
 from .checkpoint import make_broken, make_checkpoint
 

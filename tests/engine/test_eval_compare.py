@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from blockdiff.checkpoint import load_model
-from blockdiff.cli.divergence import measure_divergence
 from blockdiff.cli.main import run
 from blockdiff.core import Phase
+from blockdiff.evaluation.divergence import measure_divergence
 from blockdiff.models.base import RoundBatch, Segment
 
 from .checkpoint import make_checkpoint

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from blockdiff.cli.line_fields import check_fields, parse_line
-from blockdiff.cli.request_lines import Job, build_request
-from blockdiff.cli.run_jobs import Outcome, run_jobs
+from blockdiff.cli.request_lines import build_request
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.jobs import Job, Outcome, run_jobs
 from blockdiff.models.trunk import LanguageModel
 
 from . import cases

@@ -14,12 +14,12 @@ from blockdiff.cli.line_fields import check_fields, parse_line
 from blockdiff.cli.main import run as run_command
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
-from blockdiff.cli.request_lines import Job, build_request
-from blockdiff.cli.run_jobs import Outcome, run_jobs
+from blockdiff.cli.request_lines import build_request
 from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine import uniform as rounds
 from blockdiff.errors import RequestError
+from blockdiff.jobs import Job, Outcome, run_jobs
 from blockdiff.models.base import BlockDiffusionModel, ModelCaches, RoundBatch
 
 from . import cases

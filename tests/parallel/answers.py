@@ -1,9 +1,8 @@
 """What a model answers to a fixed set of requests, to compare it with itself in parts. No tests."""
 
-from blockdiff.cli.request_lines import Job
-from blockdiff.cli.run_jobs import Outcome, run_jobs
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.jobs import Job, Outcome, run_jobs
 from blockdiff.models.base import BlockDiffusionModel, ModelInfo
 
 SHORT, STEP, REQUESTS, MAX_TOKENS = 3, 9, 4, 16

@@ -16,10 +16,10 @@ from blockdiff.cli.line_fields import check_fields, parse_line
 from blockdiff.cli.logit_requests import parse_request
 from blockdiff.cli.logit_runner import LogitRunner
 from blockdiff.cli.recorded import RecordedTensors
-from blockdiff.cli.request_lines import Job, build_request
-from blockdiff.cli.run_jobs import run_jobs
+from blockdiff.cli.request_lines import build_request
 from blockdiff.core import Phase
 from blockdiff.engine import Engine, EngineConfig
+from blockdiff.jobs import Job, run_jobs
 from blockdiff.models.base import RoundBatch, Segment
 from blockdiff.pages import CachePool, CacheWork, default_page_length
 from blockdiff.parallel.load import ParallelSettings, load_parallel

@@ -12,31 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from blockdiff.checkpoint.sizes import model_tensors, tensor_bytes
-from blockdiff.cli.checkers import CHECKERS
 from blockdiff.cli.dtype_option import ComputeDtype
 from blockdiff.cli.engine_options import Kernels, TruncateLastBlock
-from blockdiff.cli.eval_compare import (
-    COMPARE_NOTE,
-    Comparison,
-    check_comparable,
-    compare_models,
-    print_comparison,
-    reference_dtype,
-)
-from blockdiff.cli.eval_report import NOTE, check_folders, print_table, write_result
-from blockdiff.cli.eval_run import (
-    ALL_TASKS,
-    Question,
-    Score,
-    Setting,
-    make_request,
-    make_settings,
-    measure,
-)
 from blockdiff.cli.loading import (
     load_tokenizer,
     load_with_progress,
@@ -47,11 +27,28 @@ from blockdiff.cli.loading import (
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.engine.validate import check_request
-from blockdiff.errors import ConfigError, RequestError
+from blockdiff.errors import ConfigError
+from blockdiff.evaluation.compare import (
+    COMPARE_NOTE,
+    Comparison,
+    check_comparable,
+    compare_models,
+    print_comparison,
+    reference_dtype,
+)
+from blockdiff.evaluation.questions import read_questions
+from blockdiff.evaluation.report import NOTE, check_folders, print_table, write_result
+from blockdiff.evaluation.run import (
+    Question,
+    Score,
+    Setting,
+    make_request,
+    make_settings,
+    measure,
+)
 from blockdiff.kernel_choice import use_kernels
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings
-from blockdiff.serving.messages import parse_messages, parse_tools
 from blockdiff.text import Tokenizer
 
 PROMPTS_FILE = "eval_prompts.jsonl"
@@ -63,19 +60,6 @@ Number = TypeVar("Number", int, float)
 class TableFormat(str, Enum):
     table = "table"
     json = "json"
-
-
-class PromptLine(BaseModel):
-    """A line of the prompts file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    task: str = Field(min_length=1)
-    messages: list[dict[str, Any]]
-    expected: str
-    tools: list[dict[str, Any]] | None = None
-    enable_thinking: bool | None = None
-    check: str = "exact"
 
 
 def evaluate(
@@ -114,7 +98,7 @@ def evaluate(
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise ConfigError(f"model: {model} has no tokenizer.json, which eval needs")
-    questions = _questions(path, tokenizer, limit)
+    questions = read_questions(read_lines("prompts", path), tokenizer, limit)
     parallel = ParallelSettings(tensor_parallel, tensor_parallel_timeout)
     loaded = load_with_progress(model, device, dtype, parallel)
     if compare is not None:
@@ -200,41 +184,6 @@ def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise ConfigError(f"{flag}: {text!r} must be numbers separated by commas") from error
-
-
-def _questions(path: Path, tokenizer: Tokenizer, limit: int | None) -> list[Question]:
-    questions = []
-    for place, text in read_lines("prompts", path):
-        with naming(place):
-            questions.append(_question(text, tokenizer))
-    return questions if limit is None else _spread(questions, limit)
-
-
-def _question(text: str, tokenizer: Tokenizer) -> Question:
-    try:
-        line = PromptLine.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "line"
-        raise RequestError(f"{field}: {first['msg']}") from error
-    if line.check not in CHECKERS:
-        raise RequestError(f"check: {line.check!r} is unknown; allowed: {', '.join(CHECKERS)}")
-    if line.task == ALL_TASKS:
-        raise RequestError(f"task: {ALL_TASKS!r} is the name of the sum over all tasks")
-    messages = parse_messages(json.dumps(line.messages))
-    tools = parse_tools(json.dumps(line.tools)) if line.tools else None
-    ids = tokenizer.apply_chat_template(messages, tools, line.enable_thinking)
-    return Question(line.task, tuple(ids), line.expected, line.check)
-
-
-def _spread(questions: Sequence[Question], limit: int) -> list[Question]:
-    """The first questions of every task in turn, ``limit`` in all, in their old order."""
-    seen: dict[str, int] = {}
-    turns = []
-    for number, question in enumerate(questions):
-        seen[question.task] = seen.get(question.task, -1) + 1
-        turns.append((seen[question.task], number))
-    return [questions[number] for number in sorted(n for _, n in sorted(turns)[:limit])]
 
 
 def _settings(

@@ -38,8 +38,6 @@ from blockdiff.cli.loading import (
 from blockdiff.cli.parallel_options import RankTimeout, TensorParallel
 from blockdiff.cli.recorded import RecordedTensors
 from blockdiff.cli.replay import read_draws
-from blockdiff.cli.request_lines import Job
-from blockdiff.cli.run_jobs import Outcome, require_success, run_jobs
 from blockdiff.cli.sampling_options import (
     FrequencyPenalty,
     LogitBias,
@@ -58,6 +56,7 @@ from blockdiff.core import Mode
 from blockdiff.decoding.draws import DrawSource
 from blockdiff.engine import Engine, EngineConfig
 from blockdiff.errors import ConfigError
+from blockdiff.jobs import Job, Outcome, require_success, run_jobs
 from blockdiff.kernel_choice import use_kernels
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.parallel.settings import RANK_TIMEOUT, ParallelSettings

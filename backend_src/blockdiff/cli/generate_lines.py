@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from blockdiff.cli.line_fields import RequestLine, check_fields, parse_line
 from blockdiff.cli.loading import naming, read_lines
-from blockdiff.cli.request_lines import Job, build_request
+from blockdiff.cli.request_lines import build_request
 from blockdiff.errors import ConfigError
+from blockdiff.jobs import Job
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.text import Tokenizer
 

@@ -11,11 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blockdiff.cli.line_fields import ReplayInputs
 from blockdiff.cli.recorded import RecordedTensors
-from blockdiff.cli.request_lines import Job
 from blockdiff.decoding.draws import DrawSource, NoiseDraws, Places, Sampler
 from blockdiff.errors import RequestError
+from blockdiff.jobs import DrawNames, Job
 from blockdiff.models.base import ModelInfo
 
 Ints = npt.NDArray[np.int64]
@@ -107,7 +106,7 @@ def read_draws(
     return RecordedDraws(by_uid, NoiseDraws(info.vocab_size))
 
 
-def _read(inputs: ReplayInputs, info: ModelInfo, recorded: RecordedTensors) -> list[CanvasDraws]:
+def _read(inputs: DrawNames, info: ModelInfo, recorded: RecordedTensors) -> list[CanvasDraws]:
     if not len(inputs.start_canvas) == len(inputs.sampled) == len(inputs.random):
         raise RequestError("inputs: start_canvas, sampled and random need one name per canvas each")
     length = info.block_length

@@ -4,11 +4,10 @@ Knows nothing of files, engines or output.
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from blockdiff.cli.infill import read_infill
-from blockdiff.cli.line_fields import ReplayInputs, RequestLine
+from blockdiff.cli.line_fields import RequestLine
 from blockdiff.cli.line_prompt import read_prompt
 from blockdiff.core import DecodingParams, Mode, Request, SamplingParams
 from blockdiff.decoding.acceptance import scheduled_counts
@@ -25,20 +24,6 @@ STRATEGIES = {
     "sequential": "sequential",
     "entropy_bounded": "entropy_bounded",
 }
-
-
-@dataclass(frozen=True)
-class Job:
-    """One request to run. ``place`` names it in error texts ("" for flags)."""
-
-    request: Request
-    name: str | None = None
-    arrive_after_seconds: float = 0.0
-    place: str = ""
-    replay: ReplayInputs | None = None
-    shows_log_probs: bool = False
-    shows_stop: bool = False
-    """Whether the text has what ended the answer."""
 
 
 def build_request(

@@ -8,8 +8,9 @@ import sys
 
 from rich.console import Console
 
-from blockdiff.cli.run_jobs import Outcome, as_json
+from blockdiff.cli.outcome_json import as_json
 from blockdiff.engine import Engine
+from blockdiff.jobs import Outcome
 from blockdiff.text import Tokenizer
 
 

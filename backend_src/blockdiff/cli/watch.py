@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blockdiff.cli.request_lines import Job
 from blockdiff.core import BlockResult, PlaceState
+from blockdiff.jobs import Job
 from blockdiff.scheduler.arrays import NO_TOKEN
 from blockdiff.text import Tokenizer
 from blockdiff.text.pieces import PieceTexts

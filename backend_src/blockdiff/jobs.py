@@ -7,13 +7,39 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Protocol
 
-from blockdiff.cli.request_lines import Job
-from blockdiff.core import BlockResult, FinishReason, ForwardCounts
+from blockdiff.core import BlockResult, FinishReason, ForwardCounts, Request
 from blockdiff.engine import Engine
 from blockdiff.errors import BlockdiffError
 from blockdiff.text import TextStream, Tokenizer
+
+
+class DrawNames(Protocol):
+    """Names of recorded draws, one per canvas each."""
+
+    @property
+    def start_canvas(self) -> list[str]: ...
+
+    @property
+    def sampled(self) -> list[str]: ...
+
+    @property
+    def random(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request to run. ``place`` names it in error texts ("" for flags)."""
+
+    request: Request
+    name: str | None = None
+    arrive_after_seconds: float = 0.0
+    place: str = ""
+    replay: DrawNames | None = None
+    shows_log_probs: bool = False
+    shows_stop: bool = False
+    """Whether the text has what ended the answer."""
 
 
 @dataclass
@@ -97,54 +123,3 @@ def output_text(
         ids = ids[:-1]
     stream = TextStream(tokenizer, request.stop_strings, skip_special, request.min_tokens, shows)
     return stream.push(ids, final=True).text
-
-
-def _block(block: BlockResult, job: Job) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "index": block.block_index,
-        "token_ids": list(block.token_ids),
-        "denoise_steps": block.denoise_steps,
-        "threshold": block.threshold,
-        "step_cap": block.step_cap,
-    }
-    if job.shows_log_probs:
-        shown["log_probs"] = list(block.log_probs)
-    if job.request.num_top_log_probs:
-        shown["top_log_probs"] = [
-            [{"id": token, "log_prob": value} for token, value in top]
-            for top in block.top_log_probs
-        ]
-    if job.request.wants_step_map:
-        shown["step_map"] = list(block.settled_steps)
-    return shown
-
-
-def as_json(
-    outcome: Outcome, model_eos: Sequence[int], tokenizer: Tokenizer | None
-) -> dict[str, Any]:
-    """The object that ``generate`` prints for one request."""
-    request, counts = outcome.job.request, outcome.forwards
-    text = None
-    if tokenizer is not None:
-        text = output_text(outcome, model_eos, tokenizer)
-    reason = outcome.final.finish_reason
-    shown: dict[str, Any] = {"name": outcome.job.name} if outcome.job.name is not None else {}
-    shown |= {
-        "output_ids": outcome.output_ids,
-        "text": text,
-        "finish_reason": None if reason is None else str(reason),
-        "stop_reason": outcome.final.stop_reason,
-        "num_input_tokens": len(request.input_ids),
-        "num_output_tokens": len(outcome.output_ids),
-        "forwards": {
-            "prefill": counts.prefill,
-            "preview": counts.preview,
-            "commit": counts.commit,
-            "commit_fused": counts.commit_fused,
-        },
-        "blocks": [_block(block, outcome.job) for block in outcome.blocks],
-        "seconds": round(outcome.seconds, 6),
-    }
-    if outcome.final.error is not None:
-        shown["error"] = outcome.final.error
-    return shown

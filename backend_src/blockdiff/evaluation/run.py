@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockdiff.cli.checkers import CHECKERS
-from blockdiff.cli.request_lines import Job
-from blockdiff.cli.run_jobs import Outcome, output_text, require_success, run_jobs
 from blockdiff.core import DecodingParams, Mode, Request
 from blockdiff.engine import Engine
+from blockdiff.evaluation.checkers import CHECKERS
+from blockdiff.jobs import Job, Outcome, output_text, require_success, run_jobs
 from blockdiff.text import Tokenizer
 
 ALL_TASKS = "all"

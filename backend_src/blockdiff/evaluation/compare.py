@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from blockdiff.cli.divergence import Divergence, measure_divergence
-from blockdiff.cli.eval_run import ALL_TASKS, Question, Score, Setting, add_scores, run_task
 from blockdiff.engine import Engine
 from blockdiff.errors import ConfigError
+from blockdiff.evaluation.divergence import Divergence, measure_divergence
+from blockdiff.evaluation.run import ALL_TASKS, Question, Score, Setting, add_scores, run_task
 from blockdiff.model_info import NO_MASK_TOKEN
 from blockdiff.models.base import BlockDiffusionModel
 from blockdiff.text import Tokenizer

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from blockdiff.cli.eval_run import ALL_TASKS, Score
 from blockdiff.errors import ConfigError
+from blockdiff.evaluation.run import ALL_TASKS, Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,1 @@
+"""Measures accuracy and speed of decoding settings. Knows engines; nothing of flags."""

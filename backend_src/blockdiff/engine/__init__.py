@@ -3,6 +3,7 @@
 Knows nothing of Triton Inference Server, transports or chat templates.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from blockdiff.engine.config import EngineConfig
@@ -14,15 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "EngineConfig", "EngineLoop", "RequestStopped", "SlotTicket"]
 
+_MODULES = {
+    "Engine": "engine",
+    "EngineLoop": "loop",
+    "RequestStopped": "tickets",
+    "SlotTicket": "tickets",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Imports torch only for those who run rounds; checks of requests need none."""
-    if name == "Engine":
-        from blockdiff.engine import engine as module
-    elif name == "EngineLoop":
-        from blockdiff.engine import loop as module  # type: ignore[no-redef]
-    elif name in ("RequestStopped", "SlotTicket"):
-        from blockdiff.engine import tickets as module  # type: ignore[no-redef]
-    else:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(module, name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -70,7 +70,7 @@ def run_round(
     found = fetch([*wanted, *updated, *top, *counts])
     if counts:
         statistics.publish(found.pop())
-    tops = [found.pop() for _ in top]
+    tops = [found.pop() for _ in top][::-1]
     if updated:
         decisions = read_decisions(found.pop(), block_width(table, plan))
     else:
@@ -108,8 +108,8 @@ def _is_watched(table: SlotTable, plan: RoundPlan) -> bool:
 def with_top(
     decisions: Decisions, plan: RoundPlan, wanted: TopRows, found: Sequence[Array]
 ) -> Decisions:
-    """``decisions`` with log probabilities and ids [N, T] ``found`` of the ``wanted`` rows."""
-    log_probs, ids = found
+    """``decisions`` with ids and log probabilities [N, T] ``found`` of the ``wanted`` rows."""
+    ids, log_probs = found
     groups, places = plan.row_groups[wanted.rows], plan.row_places[wanted.rows]
     top = TopTokens(groups, places, ids.astype(np.int64), log_probs.astype(np.float32))
     return replace(decisions, top=top)

@@ -90,7 +90,7 @@ class UniformRounds:
         found = fetch([*wanted, *top, *counts])
         if counts:
             statistics.publish(found.pop())
-        tops = [found.pop() for _ in top]
+        tops = [found.pop() for _ in top][::-1]
         if not isinstance(wanted, Step):
             decisions = read_decisions(found[0], fresh.shape[1])
         else:

@@ -26,14 +26,13 @@ def packed_experts(
     activation: str = "silu",
 ) -> Tensor:
     """See the package."""
-    counts, order = _sort(ids, len(down))
-    present = order[: sum(counts)]
-    if not len(present):
-        return torch.zeros_like(x)
-    rows = x.index_select(0, present // ids.shape[1])
-    gate, up = _apply(packed_linear, rows, counts, gate_up).chunk(2, dim=-1)
-    outputs = _apply(packed_linear, gated(gate, up, activation), counts, down)
-    return _add_up(outputs, order, weights.to(x.dtype))
+
+    def outputs(places: Tensor, counts: Sequence[int]) -> Tensor:
+        rows = x.index_select(0, places)
+        gate, up = _apply(packed_linear, rows, counts, gate_up).chunk(2, dim=-1)
+        return _apply(packed_linear, gated(gate, up, activation), counts, down)
+
+    return _by_expert(x, weights, ids, len(down), outputs)
 
 
 def int8_experts(
@@ -45,22 +44,32 @@ def int8_experts(
     activation: str = "silu",
 ) -> Tensor:
     """See the package."""
-    counts, order = _sort(ids, len(down))
+
+    def outputs(places: Tensor, counts: Sequence[int]) -> Tensor:
+        rows = quantize_rows(x).select(places)
+        both = rows.finish(_apply(int8_product, rows.codes, counts, gate_up), x)
+        gate, up = both.chunk(2, dim=-1)
+        inner = quantize_rows(gated(gate, up, activation))
+        return inner.finish(_apply(int8_product, inner.codes, counts, down), x)
+
+    return _by_expert(x, weights, ids, len(down), outputs)
+
+
+def _by_expert(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    experts: int,
+    outputs: Callable[[Tensor, Sequence[int]], Tensor],
+) -> Tensor:
+    """Weighted sums of the ``outputs`` [N, H] of rows by expert: their places, and each count."""
+    counts: list[int] = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
+    # those of experts elsewhere come last
+    order = ids.flatten().argsort(stable=True)
     present = order[: sum(counts)]
     if not len(present):
         return torch.zeros_like(x)
-    rows = quantize_rows(x).select(present // ids.shape[1])
-    both = rows.finish(_apply(int8_product, rows.codes, counts, gate_up), x)
-    gate, up = both.chunk(2, dim=-1)
-    inner = quantize_rows(gated(gate, up, activation))
-    outputs = inner.finish(_apply(int8_product, inner.codes, counts, down), x)
-    return _add_up(outputs, order, weights.to(x.dtype))
-
-
-def _sort(ids: Tensor, experts: int) -> tuple[list[int], Tensor]:
-    """Rows of each expert, and places in ``ids`` by expert; those elsewhere come last."""
-    counts: list[int] = torch.bincount(ids.flatten(), minlength=experts)[:experts].tolist()
-    return counts, ids.flatten().argsort(stable=True)
+    return _add_up(outputs(present // ids.shape[1], counts), order, weights.to(x.dtype))
 
 
 def _add_up(outputs: Tensor, order: Tensor, weights: Tensor) -> Tensor:
